@@ -40,6 +40,7 @@ from stepscope.diagnose.detect.recurring_loss import RecurringLoss
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
+from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
@@ -81,7 +82,13 @@ SLOW_RANKS: tuple[Detector, ...] = (
 )
 RANKS_BY_NAME: tuple[Detector, ...] = (LastingRanks(),)
 """Detectors of slow ranks that run only by name; what they find is explained and weighed, too."""
-SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), SlowTransfers(), SlowExchange())
+SLOW_NETWORK: tuple[Detector, ...] = (
+    SlowGroups(),
+    SlowLinks(),
+    BriefLinks(),
+    SlowTransfers(),
+    SlowExchange(),
+)
 SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStragglers(),
     KernelStalls(),

@@ -77,7 +77,7 @@ def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Operators:
+class DeviceTransfers:
     """Matched operators that are compared, one entry each."""
 
     places: Sequence[Place]
@@ -89,14 +89,15 @@ class _Operators:
     transfer_ns: Floats
     ended_ns: Ints
 
-    def only(self, kept: Mask) -> _Operators:
+    def only(self, kept: Mask) -> DeviceTransfers:
         columns = ("place", "column", "size_bytes", "kind", "transfer_ns", "ended_ns")
         return replace(self, **{name: getattr(self, name)[kept] for name in columns})
 
 
 def measure_rates(job: Observed) -> Rates | None:
     """The transfer rates of all places, or None if the recording does not show them."""
-    operators = _operators(job)
+    comm = job.window.table("comm_ops")
+    operators = None if comm is None else device_transfers(job, comm)
     if operators is None:
         return None
     equals = _classes(operators.places)
@@ -124,7 +125,7 @@ def _classes(places: Sequence[Place]) -> Ints:
     return np.array([numbers.setdefault(one.shape, len(numbers)) for one in places], np.int64)
 
 
-def _measurable(operators: _Operators, equals: Ints) -> _Operators | None:
+def _measurable(operators: DeviceTransfers, equals: Ints) -> DeviceTransfers | None:
     """The operators that took time, of kinds that are long enough for the clock.
 
     Of transfers that are shorter than its ticks only the slow ones seem to take any time: then all
@@ -138,12 +139,12 @@ def _measurable(operators: _Operators, equals: Ints) -> _Operators | None:
     return operators.only(kept) if kept.any() else None
 
 
-def _key(operators: _Operators, equals: Ints) -> Ints:
+def _key(operators: DeviceTransfers, equals: Ints) -> Ints:
     """A number for each class of places and kind of operator."""
     return equals[operators.place] * (int(operators.kind.max()) + 1) + operators.kind
 
 
-def _usual_ns_per_byte(operators: _Operators, equals: Ints) -> Floats:
+def _usual_ns_per_byte(operators: DeviceTransfers, equals: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
     ns_per_byte = operators.transfer_ns / operators.size_bytes
     key = _key(operators, equals)
@@ -156,10 +157,9 @@ def _usual_ns_per_byte(operators: _Operators, equals: Ints) -> Floats:
     return out
 
 
-def _operators(job: Observed) -> _Operators | None:
+def device_transfers(job: Observed, comm: Table) -> DeviceTransfers | None:
     """Operators whose members were all recorded, in the same step and with the same size."""
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+    if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
     compared = comm.strings("op").equals(*COMPARED)
     column = np.where(compared, job.line.columns(comm.ints("step")), -1)
@@ -221,7 +221,7 @@ def _matched(job: Observed, comm: Table) -> _Matched | None:
     )  # fmt: skip
 
 
-def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> _Operators | None:
+def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> DeviceTransfers | None:
     """The operators of which no member is missing."""
     ends = Ends(matched.group, matched.source, matched.target)
     places, place = find_places(job.window, names, ends)
@@ -231,6 +231,6 @@ def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> _Operator
         return None
     octave = np.rint(np.log2(matched.size_bytes) * SIZES_PER_OCTAVE).astype(np.int64)
     kind = matched.op.astype(np.int64) * 2 * SIZES_PER_OCTAVE * 64 + octave
-    return _Operators(places, place[whole], matched.column[whole], matched.size_bytes[whole],
+    return DeviceTransfers(places, place[whole], matched.column[whole], matched.size_bytes[whole],
                       kind[whole], matched.transfer_ns[whole].astype(np.float64),
                       matched.ended_ns[whole])  # fmt: skip

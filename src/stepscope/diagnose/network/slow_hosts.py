@@ -95,7 +95,7 @@ def suspects(
     passes = np.array(
         [[_passes(moved, at, one) for at in known.tolist()] for one in who], np.float64
     )
-    total = _likelihood(np.clip(slowness.log[known], -MOST, MOST), passes, slowness.noise)
+    total = likelihood(np.clip(slowness.log[known], -MOST, MOST), passes, slowness.noise)
     total += [_prior(one) + _of_ends(ends, one) for one in who]
     total += max((each.somebody for each in ends), default=0.0) - np.log(len(who))
     best = float(total.max())
@@ -136,15 +136,21 @@ def _passes(moved: Transfers, at: int, who: tuple[str, ...]) -> bool:
     return hosts == set(who) if len(who) == 2 else hosts >= set(who)
 
 
-def _likelihood(slow: Floats, passes: Floats, noise: float) -> Floats:
-    """Log-likelihood ratio of each hypothesis to "nobody", each at its likeliest factors."""
-    beyond = slow[:, None] - SHARED
+def likelihood(slow: Floats, passes: Floats, noise: float, shared: Floats = SHARED) -> Floats:
+    """Log-likelihood ratio of each hypothesis to "nobody", each at its likeliest factors.
+
+    Args:
+        slow: the logarithm of how slow each place is.
+        passes: `[hypothesis, place]`: 1 where it would be slow.
+        shared: by what all of them may be slow alike.
+    """
+    beyond = slow[:, None] - shared
     calm = -(beyond**2) / (2 * noise**2)
-    nobody = calm.sum(axis=0) - SHARED**2 / (2 * BUSY**2)
+    nobody = calm.sum(axis=0) - shared**2 / (2 * BUSY**2)
     slowed = -((beyond[:, :, None] - FACTORS) ** 2) / (2 * noise**2)
     hit = np.logaddexp(np.log(SHOWS) + slowed, np.log(1 - SHOWS) + calm[:, :, None])
-    gain = (hit - calm[:, :, None]).reshape(slow.size, SHARED.size * FACTORS.size)
-    total = (passes @ gain).reshape(len(passes), SHARED.size, FACTORS.size)
+    gain = (hit - calm[:, :, None]).reshape(slow.size, shared.size * FACTORS.size)
+    total = (passes @ gain).reshape(len(passes), shared.size, FACTORS.size)
     likeliest = (total + nobody[:, None]).max(axis=(1, 2)) if slow.size else np.zeros(len(passes))
     return np.asarray(likeliest - (nobody.max() if slow.size else 0.0))
 
