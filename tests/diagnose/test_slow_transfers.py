@@ -15,6 +15,7 @@ from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
 from stepscope.diagnose.network.transfers import Transfers, transfers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.words.summary import summary
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Strings, Table, Window
@@ -147,6 +148,18 @@ def test_a_host_whose_link_gets_slow_is_named_by_the_ends_of_its_ring() -> None:
     assert link.devices[0].name == "host-2/eth0"
     assert link.lost_fraction is not None
     assert abs(link.lost_fraction - 180 / 380) < 0.1
+
+
+@pytest.mark.parametrize(("first", "stop", "named"), [(5, 40, True), (70, 90, True),
+                                                      (50, 100, False)])  # fmt: skip
+def test_a_rank_that_was_slow_at_other_times_does_not_explain_the_link_of_its_host(
+    first: int, stop: int, named: bool
+) -> None:
+    slow = Suspect(4, "data-load", ("data-load",), first, stop, 1.0, 9.0, 5.0, 5.0 * MS, 2.0, 1)
+    so_far = SoFar(culprits=(slow,))
+    aligned, _, _ = align(a_ring(slow=2, since=50))
+    found = [one.ranks for one in SlowTransfers().detect(Observed(aligned), so_far)]
+    assert found == ([(4, 5)] if named else [])
 
 
 def test_a_link_that_was_always_slow_is_named_though_clocks_differ() -> None:
