@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from stepscope.trace import Host
 from stepscope.window import Floats
 
 from .jobs import MS, Fault, a_job
+from .traces import Piece, a_trace
 
 EVERYBODY = tuple(range(8))
 STEPS = 100
@@ -72,6 +74,31 @@ def test_a_few_percent_in_turns_are_ordinary() -> None:
 def test_ranks_of_one_host_in_turns_are_the_host() -> None:
     one = verdict(late_in_turns(150, 4, rows=(4, 5, 6, 7)))
     assert (one.ranks, one.cause) == ((4, 5, 6, 7), "host")
+
+
+def idle_in_turns(late_ms: float, late: Sequence[int]) -> Diagnosis:
+    """A trace in which one host after the other launches its second kernel too late."""
+
+    def work(rank: int, step: int) -> list[Piece]:
+        mine = late[step] == rank
+        return [Piece("gemm", 20.0), Piece("relu", 10.0, 1.0 + late_ms if mine else 0.0)]
+
+    return diagnose(a_trace(work, ranks=8, steps=len(late)))
+
+
+@pytest.mark.parametrize("late", [(5, 2, 7, 1), (5, 5, 2, 2, 7, 7), (-1, 3, -1, 6, 0, 4)])
+def test_devices_that_idle_in_turns_in_a_trace(late: tuple[int, ...]) -> None:
+    times = sum(rank >= 0 for rank in late)
+    one = verdict(idle_in_turns(20.0, late))
+    assert (one.ranks, one.cause) == ((), "host")
+    assert one.evidence[0].method == "in-turns" and "launches nothing" in one.evidence[0].detail
+    assert one.lost_fraction == pytest.approx(21 * times / (33 * len(late) + 21 * times), abs=0.03)
+
+
+@pytest.mark.parametrize("late", [(-1, -1, -1, -1), (-1, 2, -1, 5)])
+def test_one_late_launch_or_two_are_no_turns(late: tuple[int, ...]) -> None:
+    found = idle_in_turns(20.0, late)
+    assert "in-turns" not in {seen.method for one in found.verdicts for seen in one.evidence}
 
 
 def test_the_last_rank_has_no_costly_duties() -> None:

@@ -232,6 +232,8 @@ class Recurring(Finding):
     """The summary."""
     advises: str = ""
     """What to do next: it depends on the source, and not on the cause alone."""
+    in_turns: tuple[int, ...] = ()
+    """The ranks that are slow in turns, if the job waits for another one each time."""
 
     @property
     def costs_enough(self) -> bool:

@@ -36,7 +36,7 @@ from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.opinions import with_opinions
-from stepscope.diagnose.decide.same_loss import has_victim, is_same, with_function
+from stepscope.diagnose.decide.same_loss import has_victim, is_same, is_turn, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
@@ -328,8 +328,12 @@ class _Search:
             found = self._ask(detector, Recurring)
             known = sum(one.lost_fraction or 0.0 for one in self.blamed)
             shared = any(not one.ranks and one.group is None for one in self.blamed)
-            self._keep([one for one in found
-                        if not shared and known < HALF * (one.lost_fraction or 0.0)])  # fmt: skip
+            new = [one for one in found
+                   if not shared and known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
+            kept = self._keep(new)
+            turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
+            self.blamed = [other for other in self.blamed if other not in turns]
+            self.let_go += [rules.victim(other, detector.name) for other in turns]
 
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, Waste
+from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.words.summary import short_frame
 
@@ -29,6 +29,13 @@ def is_same(job: Observed, one: Waste, other: Finding) -> bool:
 def has_victim(one: Waste, other: Finding) -> bool:
     """Whether another finding is an effect of this one."""
     return _has_its_turn(one, other) or _waits_for_gil(one, other)
+
+
+def is_turn(one: Recurring, other: Finding) -> bool:
+    """Whether another finding is only the turn of its ranks in what the job loses to a different
+    rank each time. It costs less, as is asked of all that is known beside a recurring loss."""
+    own = isinstance(other, Slowdown) and bool(other.ranks) and other.suspect is None
+    return own and {*other.ranks} <= {*one.in_turns}
 
 
 def _waits_for_gil(one: Waste, other: Finding) -> bool:

@@ -1,0 +1,40 @@
+"""How long each device had nothing to do because its host had launched nothing, beyond its peers.
+
+Only where kernels were recorded with their launches, as in profiler traces. A device that is idle
+takes part in no communication, so whoever communicates with it waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import above_peers
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.unnamed import is_staged
+from stepscope.window import Floats, Table
+
+
+def idle_beyond_peers(job: Observed) -> Floats | None:
+    """`[rank, step]`: time idle for want of launches beyond the peers' median, in ns.
+
+    It counts no further than the median rank communicates and computes nothing meanwhile: else
+    nobody waits. None where this was not recorded, or stages of a pipeline have no equals.
+    """
+    if job.window.table("kernels") is None or job.breakdown is None:
+        return None
+    groups = job.groups(None)
+    if is_staged(job.window) and any(rows.size < 2 for rows in groups):
+        return None
+    steps = job.breakdown.steps
+    beyond = np.nan_to_num(above_peers(_grid(job, steps, "host_wait_ns"), groups))
+    waits = stats.column_median(_grid(job, steps, "exposed_ns"))
+    return np.clip(beyond, 0.0, np.nan_to_num(waits))
+
+
+def _grid(job: Observed, steps: Table, part: str) -> Floats:
+    row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
+    known = (row >= 0) & (column >= 0)
+    grid = np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
+    grid[row[known], column[known]] = steps.ints(part)[known]
+    return grid
