@@ -111,10 +111,13 @@ def _accepted(faults: Sequence[Fault]) -> list[set[int]]:
 
 
 def _naming(fault: Fault, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Verdicts about one fault: about its ranks, or, if it is everybody's, about nobody."""
-    guilty = set().union(*map(set, fault["ranks"]))
+    """Verdicts about one fault: about its ranks, or, if it is everybody's, about nobody. Those that
+    name exactly its ranks come first: those of another fault may be among them."""
+    exact = [set(ranks) for ranks in fault["ranks"]]
+    guilty = set().union(*exact)
     if guilty:
-        return [v for v in verdicts if set(v["ranks"]) & guilty]
+        about = [v for v in verdicts if set(v["ranks"]) & guilty]
+        return sorted(about, key=lambda v: set(v["ranks"]) not in exact)
     return [v for v in verdicts if not v["ranks"]]
 
 

@@ -75,6 +75,13 @@ def test_both_of_a_pair_must_be_named() -> None:
     assert judge(pair, [verdict([1]), verdict([6], cause="gc")], TIMES).passed
 
 
+def test_of_a_host_and_one_of_its_ranks_each_has_its_own_cause() -> None:
+    both = truth(fault([1], causes=["data_loading"]), fault([0, 1], causes=["network"]))
+    said = [verdict([0, 1], cause="network"), verdict([1], cause="data_loading")]
+    assert judge(both, said, TIMES).passed
+    assert not judge(both, [said[0], verdict([1], cause="network")], TIMES).passed
+
+
 def test_losses_of_one_time_are_added_up() -> None:
     pair = truth(fault([1]), fault([], causes=["network"]))
     said = [verdict([1], lost_fraction=0.2), verdict([], cause="network", lost_fraction=0.13)]
