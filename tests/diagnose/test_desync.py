@@ -195,12 +195,14 @@ def test_a_job_with_long_pauses_before_gets_a_longer_timeout(tmp_path: Path) -> 
 
 
 def test_gloo_operators_that_failed_are_retired_too(tmp_path: Path) -> None:
-    """Rank 2 left; the others got an error from their last operator and dumped then."""
+    """Rank 2 left; the others got an error from their last operator and dumped then. If they did
+    so at once, it may also have been dumped a moment before it called that operator."""
     ranks = a_job(4, "gloo")
     everyone(ranks, "all_reduce", times=5)
     everyone(without(ranks, 2), "all_reduce")
-    verdict = the_verdict(tmp_path, ranks, age_ns=10 * MS)
-    assert (verdict.ranks, verdict.confidence) == ((2,), 0.6)
+    for age_ms, confidence in ((10, 0.45), (2_000, 0.6)):
+        verdict = the_verdict(tmp_path / str(age_ms), ranks, age_ns=age_ms * MS)
+        assert (verdict.ranks, verdict.confidence) == ((2,), confidence)
 
 
 def test_recorders_that_report_only_the_order(tmp_path: Path) -> None:

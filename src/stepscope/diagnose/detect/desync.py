@@ -52,6 +52,10 @@ NO_DUMP_CONFIDENCE = 0.5
 """A rank without a dump is more likely stuck than its file lost. Our simulator."""
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
+RETIRED_CONFIDENCE = 0.45
+"""Gloo does not tell an operator that failed from one that succeeded. If all members that called
+it left it soon before their dumps, the one that did not was dumped a moment earlier, or left. Real
+jobs of ours on a busy machine."""
 SENDS_UNSEEN_CONFIDENCE = 0.45
 """Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
 culprits. Our choice."""
@@ -120,6 +124,8 @@ def _hang(graph: WaitGraph) -> Stuck | None:
     if not graph.blocked or is_young(graph.recording, graph.blocked):
         return None
     found = _explained(graph)
+    if found is not None and is_young(graph.recording, graph.blocked, even_retired=True):
+        return replace(found, score=min(found.score, RETIRED_CONFIDENCE))
     unsure = is_young(graph.recording, graph.blocked, SLOW_DUMP_NS) or all(
         graph.recording.doubtful[list(one.rows)].all() for one in graph.blocked)  # fmt: skip
     if found is not None and unsure:

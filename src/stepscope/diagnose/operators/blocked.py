@@ -235,17 +235,22 @@ def _other_end(
 
 
 def is_young(
-    recording: Recording, blocked: tuple[Blocked, ...], least_ns: int = LEAST_AGE_NS
-) -> bool:
+    recording: Recording, blocked: tuple[Blocked, ...], least_ns: int = LEAST_AGE_NS,
+    even_retired: bool = False,
+) -> bool:  # fmt: skip
     """Whether these waits may be ordinary: every dump was written soon after the wait began.
 
     A host may have called an operator several steps ahead of its device. So a wait is no older than
     the newest operator that the rank's watchdog saw end.
     A file's time is that of the dump or, if it was copied, a later one. So it is an upper bound of
     the age.
+
+    Args:
+        even_retired: also judge by last operators that ended, and may have failed.
     """
     rows = np.array([row for one in blocked for row in one.rows], np.int64)
-    rows = rows[~recording.doubtful[rows]]
+    if not even_retired:
+        rows = rows[~recording.doubtful[rows]]
     if not rows.size or recording.expired[rows].any():
         return False
     newest = np.full(int(recording.comm.ints("rank").max()) + 1, NULL)
