@@ -52,3 +52,13 @@ def test_the_cost_of_several_is_reported_once() -> None:
     both = diagnose(on_hosts(slow(2, 3))).verdicts[0].lost_fraction
     assert alone is not None
     assert both == pytest.approx(alone, rel=0.2)
+
+
+@pytest.mark.parametrize("since", [0, 40])
+def test_half_of_the_ranks_are_not_hidden_by_the_others_that_are_a_little_slow(since: int) -> None:
+    """Every rank takes longer than its peers somewhere, and some of them much longer."""
+    little = Fault((0, 1, 2, 3), "optimizer", since, ms=5)
+    much = Fault((4, 5, 6, 7), "backward-compute", since, ms=40)
+    (verdict,) = diagnose(a_job(8, 120, 0.02, faults=[little, much], stacks=False)).verdicts
+    assert verdict.ranks == (4, 5, 6, 7)
+    assert verdict.lost_fraction == pytest.approx(0.28, abs=0.03)

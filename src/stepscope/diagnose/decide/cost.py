@@ -56,12 +56,17 @@ class Cost:
 def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[bool]:
     """Whether each culprit may be accused.
 
-    All may, unless all ranks are slow. Then only those may whose healing alone would win back much,
-    because the others were compared with slow ranks. In a job of two ranks a rank that is a little
-    slow in a short phase must not hide the one that holds up every step.
+    All may, unless all ranks are slow. Then those may that are much slower than the others, which
+    were compared with slow ranks: a rank that is a little slow in a short phase must not hide the
+    ones that hold up every step. Where all are as slow, those may whose healing alone would win
+    back much.
     """
     if len({one.row for one in culprits}) < len(job.total):
         return [True] * len(culprits)
+    most = max((one.excess_ns for one in culprits), default=0.0)
+    much = [one.excess_ns >= HALF * most for one in culprits]
+    if not all(much):
+        return much
     alone = [what_if(job, [one]).fractions[0] for one in culprits]
     return [cost >= HALF * max(alone) for cost in alone]
 
