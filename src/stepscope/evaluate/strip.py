@@ -70,6 +70,10 @@ def _host_calls_only(window: Window, _: Context) -> Window:
     return without_columns(window, "comm_ops", "start_ns", "end_ns", "state", "blocked_ns")
 
 
+def _calls(window: Window, context: Context) -> Window:
+    return _host_calls_only(only_tables(window, "comm_ops", "transfers"), context)
+
+
 def _durations_only(window: Window, _: Context) -> Window:
     window = only_tables(window, "steps", "phases")
     window = without_columns(window, "phases", "waits", "wait_ns", "cpu_ns", "host_start_ns")
@@ -194,6 +198,8 @@ STRIPS: Mapping[str, Strip] = {
         Strip("no-enqueue", "the host's calls are unknown; only device times remain", _no_enqueue),
         Strip("host-calls-only", "operators have no start and no end, only the host's call",
               _host_calls_only),
+        Strip("calls", "call logs alone: the host's calls of operators, and network requests; no "
+              "steps, no phases, no ends", _calls),
         Strip("durations-only", "only steps and the total duration of each phase in each step, as "
               "loggers print them; no operators", _durations_only),
         Strip("no-kernels", "no kernels and no summaries of kernels", _no_kernels),
