@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,3 +59,15 @@ def test_where_nobody_was_early_nothing_is_known() -> None:
     few = few.take(few.ints("seq") % OPERATORS == 1)
     rare = Window(log.job, {"comm_ops": few})
     assert with_blocking_ends(rare) == (rare, ())
+
+
+def test_a_stage_after_a_link_between_hosts_is_a_suspect() -> None:
+    """What data takes to arrive counts as what its receiver does next."""
+    window = a_log(waits=True, slow=lambda rank: 1.5 if rank == 3 else 1.0)
+    hosts = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+    pipeline = tuple(replace(one, kind="pp") for one in window.job.groups)
+    apart = replace(window, job=replace(window.job, hosts=hosts))
+    staged = replace(window, job=replace(window.job, hosts=hosts, groups=pipeline))
+    for job, accused in ((apart, True), (staged, False)):
+        sure = [one.ranks for one in diagnose(job).verdicts if one.confidence >= 0.5]
+        assert sure == ([(3,)] if accused else [])

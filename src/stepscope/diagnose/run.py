@@ -18,6 +18,7 @@ from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.absent import (
     as_suspects,
+    links_or_stages,
     of_recorded,
     unrecorded,
     waiting_for_absent,
@@ -113,6 +114,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     if settings.slowdowns:
         found.look_for_slowness()
     times, series = rank_times(job), _series(job)
+    if blocking_calls.hides_links(window, dropped):
+        found.blamed = links_or_stages(found.blamed)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])

@@ -54,6 +54,13 @@ def undecided(window: Window, notes: tuple[Skipped, ...]) -> str:
     return "only calls were recorded, which do not show how far the clocks of the hosts differ"
 
 
+def hides_links(window: Window, notes: tuple[Skipped, ...]) -> bool:
+    """Whether a slow link may look like a slow stage: by such ends what data takes to arrive counts
+    as what its receiver does next, and a single pipeline has no replica that would tell."""
+    alone = len(window.job.groups_of_kind("pp")) == 1
+    return WHY in notes and alone and len(window.job.hosts) > 1
+
+
 @dataclass(frozen=True)
 class _Calls:
     called_ns: Ints
