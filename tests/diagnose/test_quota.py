@@ -126,6 +126,33 @@ def test_a_quota_is_named_where_no_rank_stands_out() -> None:
     assert all(one.ranks == () for one in diagnose(shorter).verdicts), "it costs nothing"
 
 
+@pytest.mark.parametrize(("taken", "cause"), [(0.0, "host"), (1.5, "contention")])
+def test_a_host_whose_ranks_wait_for_a_processor_while_steps_are_longer(
+    taken: float, cause: str
+) -> None:
+    """Passes take longer on all ranks, for nothing tells waiting for others from working."""
+
+    def longer(own: Floats) -> Floats:
+        found = own.copy()
+        found[1, :, 60:140] += 25e6
+        return found
+
+    window = a_job(noise=0.02, edit=longer)
+    window = replace(window, job=on_two_hosts(window).job)
+    begin, end = (steps_at(window, step) for step in (60, 140))
+
+    def crowded(share: float) -> Window:
+        waits = with_samples(window, "run_delay", lambda rank, at: (
+            share if rank in (2, 3) and begin <= at < end else 0.02))  # fmt: skip
+        return with_samples(waits, "stranger_cpu_util", lambda rank, at: (
+            taken if rank in (2, 3) else 0.0))  # fmt: skip
+
+    named = [one for one in diagnose(crowded(0.4)).verdicts if one.ranks]
+    assert [(one.ranks, one.cause) for one in named] == [((2, 3), cause)]
+    assert "ranks 2 and 3 wait for a processor for " in named[0].summary
+    assert not [one for one in diagnose(crowded(0.08)).verdicts if one.ranks]
+
+
 def steps_at(window: Window, step: int) -> int:
     """When a step begins."""
     steps = window.tables["steps"]

@@ -35,7 +35,7 @@ from stepscope.diagnose.detect.published.holmes import HolmesPublished
 from stepscope.diagnose.detect.published.holmes_forest import HolmesForestPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
-from stepscope.diagnose.detect.quota_hosts import QuotaHosts
+from stepscope.diagnose.detect.quota_hosts import CrowdedHosts, QuotaHosts
 from stepscope.diagnose.detect.recurring_loss import RecurringLoss
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
@@ -96,6 +96,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     SlowLoader(),
     BehaviourPatterns(),
     QuotaHosts(),
+    CrowdedHosts(),
 )
 STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (
