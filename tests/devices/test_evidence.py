@@ -14,6 +14,7 @@ from stepscope.devices.used import used_devices
 from stepscope.diagnose.finding import Cause, Device, Diagnosis, Ended, Kind, State, Verdict
 from stepscope.diagnose.network.devices import Devices
 from stepscope.trace import Fabric, Host, Job, Switch
+from stepscope.trace.host import UNNAMED
 from stepscope.window import Strings, Table, Window
 
 START = 1_766_000_000 * 10**9
@@ -207,3 +208,10 @@ def test_a_clock_that_is_no_date_counts_as_now() -> None:
     early = Window(window.job, {"steps": steps})
     one = evidence_of(early, diagnosed(), "job", now=START)
     assert (one.from_ns, one.until_ns) == (START - HOUR, START)
+
+
+def test_hosts_that_nobody_named_are_not_those_of_another_job() -> None:
+    """Profiler traces show which ranks share a host, but not what it is called."""
+    hosts = tuple(replace(one, name=f"{UNNAMED}{one.ranks[0]}-{one.ranks[-1]}") for one in HOSTS)
+    said = evidence_of(a_window(hosts), diagnosed(a_verdict("compute", 1)), "job")
+    assert (said.blames, said.healthy, said.unjudged) == ((), (), ())

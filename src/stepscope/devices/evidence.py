@@ -13,7 +13,7 @@ from stepscope.devices.constants import SHOWS, SHOWS_MOVING, healthy_log_odds
 from stepscope.devices.used import BETWEEN_HOSTS, MOVING, TRANSFERRED, Used, of_ranks, used_devices
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.operators.liveness import now_ns
-from stepscope.trace.host import host_name
+from stepscope.trace.host import UNNAMED, host_name
 from stepscope.window import NULL, Window
 
 FIRST_DATE_NS = 946_684_800 * 10**9
@@ -56,7 +56,8 @@ def evidence_of(
     window: Window, diagnosis: Diagnosis, job: str, *, ended: bool | None = None,
     now: int | None = None,
 ) -> JobEvidence:  # fmt: skip
-    """The evidence of one job under the name of its folder.
+    """The evidence of one job under the name of its folder. A job whose hosts have no names says
+    nothing about devices, which could not be recognised in another job.
 
     Args:
         ended: whether it is known to have ended; else it has if nothing was recorded lately.
@@ -65,8 +66,9 @@ def evidence_of(
     written = time.time_ns() if now is None else now
     begin, end = observed(window)
     until = end if FIRST_DATE_NS <= end <= written else written
-    used = used_devices(window)
-    found = blames(window, diagnosis, used)
+    unnamed = any(host.name.startswith(UNNAMED) for host in window.job.hosts)
+    used = () if unnamed else used_devices(window)
+    found = () if unnamed else blames(window, diagnosis, used)
     well = _well(window, diagnosis, used, found)
     spared = {one.key for one in well}
     named = {one.device.key for blame in found for one in blame.candidates}

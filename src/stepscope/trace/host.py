@@ -1,4 +1,4 @@
-"""The name of this host."""
+"""Names of hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Mapping
 
 _VARIABLES = ("STEPSCOPE_HOST", "NODE_NAME", "SLURMD_NODENAME")
 """Our own, the usual name in Kubernetes' downward API, and Slurm's."""
+
+UNNAMED = "host of ranks "
+"""Begin of what a host is called whose name nobody recorded. Hosts of two jobs that are called so
+are not the same."""
 
 
 def host_name(env: Mapping[str, str] = os.environ) -> str:

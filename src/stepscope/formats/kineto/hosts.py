@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host
+from stepscope.trace.host import UNNAMED
 
 _BY_HANDLER = r"(?:.*/)?([^/]+)_(\d+)\.\d{12,19}\.pt\.trace\.json(?:\.gz)?"
 LEAST_PID = 2
@@ -61,4 +62,4 @@ def _counted(traces: Sequence[RankTrace], world: int) -> Mapping[int, str]:
     if any(trace.device != (trace.rank or 0) % count for trace in traces):
         return {}
     first = {rank: rank - rank % count for trace in traces for rank in [trace.rank or 0]}
-    return {rank: f"host of ranks {at}-{min(at + count, world) - 1}" for rank, at in first.items()}
+    return {rank: f"{UNNAMED}{at}-{min(at + count, world) - 1}" for rank, at in first.items()}
