@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -135,6 +135,71 @@ def test_steps_of_millions_of_calls_are_recorded_without_them(rank: Rank) -> Non
     assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (2, 4)
     assert rank.events("python_function") == []
     assert [e["name"] for e in rank.events("cpu_op")].count("aten::linear") == 3
+
+
+class Slept(torch.autograd.Function):
+    """An operator in Python; what it calls is within an operator of torch."""
+
+    asks: ClassVar[list[Callable[[str], bool]]] = []
+    said: ClassVar[list[tuple[str, bool]]] = []
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        Slept.said += [("forward", ask("forward")) for ask in Slept.asks]
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        Slept.said += [("backward", ask("backward")) for ask in Slept.asks]
+        return gradients[0].clone()
+
+
+class Asking(torch.nn.Module):
+    """A module in the script asks while it computes nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Slept.said += [("module", ask("module")) for ask in Slept.asks]
+        return x
+
+
+def test_within_operators_of_torch_no_profiler_begins_or_ends(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slept, "asks", [lambda _: rank.kineto.may_switch()])
+    monkeypatch.setattr(Slept, "said", [])
+    x = torch.ones(2, requires_grad=True)
+    Slept.apply(Asking()(x)).sum().backward()
+    assert Slept.said == [("module", True), ("forward", False), ("backward", False)]
+    assert rank.kineto.may_switch()
+
+
+def test_windows_that_end_by_time_in_backward_passes_leave_torch_as_it_was(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is asked to end many times within an operator; a profiler that ended there would be
+    back when the pass is over, though it is gone."""
+
+    def within(where: str) -> bool:
+        over = time.monotonic() + (0.05 if where == "backward" else 0.0)
+        while time.monotonic() < over:
+            for task in list(rank.session.before_flush):
+                task()
+        return True
+
+    monkeypatch.setattr(Slept, "asks", [within])
+    monkeypatch.setattr(Slept, "said", [])
+    rank.work = lambda: Slept.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    for turn in range(3):
+        at = rank.session.shared.ordinal
+        rank.windows.begin(
+            RankProfile(f"w{turn}", at + 2, at + 900, 0.01, str(rank.path)), rank._answer
+        )
+        rank.train(5)
+        assert rank.reply().trouble is None
+        rank._come.clear()
+        writer = rank.windows._writer
+        assert writer is not None
+        writer.join(PATIENCE_SECONDS)
 
 
 def test_a_second_window_works_as_the_first(rank: Rank) -> None:

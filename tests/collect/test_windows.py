@@ -27,6 +27,8 @@ class FakeProfiler:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
+        self.is_within = False
+        """Whether the thread is within an operator."""
         self.said: list[str] = []
         self.aside: Callable[[], None] = lambda: None
         self.fails = False
@@ -43,6 +45,9 @@ class FakeProfiler:
 
     def why_not(self) -> str | None:
         return self.trouble
+
+    def may_switch(self) -> bool:
+        return not self.is_within
 
     def start(self, aside: Callable[[], None], *, functions: bool = True) -> None:
         self.functions = functions
@@ -205,6 +210,25 @@ def test_a_window_ends_after_its_time_even_within_a_step(rank: Rank) -> None:
 
     assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (2, 2)
     assert (rank.reply().trouble, rank.reply().note) == (None, None)
+
+
+def test_within_an_operator_a_window_neither_begins_nor_ends(rank: Rank) -> None:
+    rank.step(3)
+    rank.profiler.is_within = True
+    rank.ask(-1, -1, seconds=1.0)
+    over = time.monotonic() + 0.8
+    while time.monotonic() < over:
+        rank.watch()
+    assert "start" not in rank.profiler.said
+    rank.profiler.is_within = False
+    rank.until_started()
+    rank.profiler.is_within = True
+    over = time.monotonic() + 1.2
+    while time.monotonic() < over:
+        rank.watch()
+    assert "stop" not in rank.profiler.said
+    rank.step()
+    assert "stop" in rank.profiler.said, "the step has ended"
 
 
 def test_a_window_ends_when_the_process_grows_too_much(

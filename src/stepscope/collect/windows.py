@@ -11,8 +11,10 @@ the window are counted, or of half a second where it begins at once.
 
 A window also ends after its time, when the process has grown too much, when the script starts a
 profiler of its own, and at exit. Between two steps that needs the training thread: it is
-interrupted between two bytecodes, as by a signal. A thread that is blocked outside of Python cannot
-be interrupted; then the reply says so, and the processor's samples show where it is.
+interrupted between two bytecodes, as by a signal. Within an operator or a backward pass of torch
+the profiler can neither begin nor end; then the thread is interrupted again, until it is elsewhere
+or the step ends. A thread that is blocked outside of Python cannot be interrupted; then the reply
+says so, and the processor's samples show where it is.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ class Profiler(Protocol):
     """What records; `count`, `start` and `stop` are called on the training thread."""
 
     def why_not(self) -> str | None: ...
+    def may_switch(self) -> bool:
+        """Whether it may begin or end where the calling thread is within a step."""
+
     def count(self) -> None:
         """Counts Python calls from now on."""
 
@@ -168,12 +173,13 @@ class Windows:
         window, now = self._window, self._session.shared.ordinal
         if window is None:
             return
-        if window.ticket and window.request.first_ordinal < 0:
-            if window.counting_at is None:
-                self._count(window)
-            elif window.was_counted:
-                self._start(window, now)
-        elif window.must_end:
+        if window.ticket and window.request.first_ordinal < 0 and window.counting_at is None:
+            self._count(window)
+        elif not self._profiler.may_switch():
+            return  # the sender's thread asks again
+        elif window.ticket and window.request.first_ordinal < 0 and window.was_counted:
+            self._start(window, now)
+        elif not window.ticket and window.must_end:
             self._maybe_stop(window, max(now - 1, window.first))
 
     def _count(self, window: _Window) -> None:
@@ -268,7 +274,7 @@ class Windows:
         if window.ticket:
             if late > 0 and window.claim():
                 self._drop(window, "the training thread is in a call that does not end")
-            elif self._has_counted(window):
+            elif window.was_counted or self._has_counted(window):
                 window.was_counted = True
                 self._on_main_thread.call()
         elif window.is_running and (late > 0 or _resident_bytes() > window.most_bytes):

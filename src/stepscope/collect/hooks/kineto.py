@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from stepscope.collect import guard
@@ -34,6 +35,9 @@ TEARDOWN_VARIABLE = "TEARDOWN_CUPTI"
 section 5)."""
 TEARDOWN_CUDA = (12, 6)
 """With older ones, it crashes programs that use CUDA graphs (torch says so in its profiler.py)."""
+
+HARMLESS = ("nn/modules/", "optim/", "utils/data/", "distributed/")
+"""Parts of torch that are plain Python, and call the script without an operator between."""
 
 
 def install(session: Session) -> Windows:
@@ -58,6 +62,8 @@ class Kineto:
         self._others = False
         """The script has prepared or started a profiler, and not stopped it."""
         self._aside: Callable[[], None] = lambda: None
+        self._torch = str(Path(module.__file__).parents[1]) + os.sep
+        self._harmless = tuple(self._torch + name for name in HARMLESS)
         for name in ("_prepare_profiler", "_enable_profiler"):
             setattr(module, name, self._begins(getattr(module, name)))
         module._disable_profiler = self._ends(module._disable_profiler)
@@ -69,6 +75,20 @@ class Kineto:
         if sys.getprofile() is not None or threading.getprofile() is not None:
             return "the script uses a profiler of Python of its own (cProfile or sys.setprofile)"
         return None
+
+    def may_switch(self) -> bool:
+        """Whether this thread is outside of torch's operators and its autograd engine.
+
+        These restore the state of their thread when they end. A profiler that began in one is gone
+        then, and one that ended in one is back, though its memory is freed: the process crashes.
+        """
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(self._torch) and not name.startswith(self._harmless):
+                return False
+            frame = frame.f_back  # type: ignore[assignment]
+        return True
 
     def count(self) -> None:
         """Counts Python calls, unless the script uses a profiler."""
