@@ -37,6 +37,7 @@ from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_depart
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
 
@@ -367,14 +368,15 @@ def _finding(
     """
     waiting = graph.waiting - ranks
     named = tuple(sorted(ranks))
+    held_up = ranks_wait(len(waiting), len(waiting & first.waiting), first.where)
     if whole:
         detail = why
     elif named:
         culprit = f"{name_ranks(named)}, which {why}" if why.startswith("never") else (
             f"{name_ranks(named)}: {why}")  # fmt: skip
-        detail = f"{_count(waiting)} in {first.where} for {culprit}"
+        detail = f"{held_up} for {culprit}"
     else:
-        detail = f"{_count(waiting)} in {first.where}: {why}"
+        detail = f"{held_up}: {why}"
     function = _function(graph, ranks)
     if function is not None and not whole:
         detail += f"; last seen in {short_frame(function)}"

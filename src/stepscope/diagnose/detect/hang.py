@@ -46,6 +46,7 @@ from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.views.stacks import waits
+from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.window import Window
 
 LATE_STEPS = 1.5
@@ -387,9 +388,10 @@ def _finding(
     about: OpenOperator | None = None,
 ) -> Stuck:
     first = about or min(state.incomplete or state.open, key=lambda one: one.since_ns)
-    waiting = len(state.waiting - set(ranks))
+    others = state.waiting - set(ranks)
+    waiting, inside = len(others), len(others & first.entered)
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
-    detail = f"{'1 rank waits' if waiting == 1 else f'{waiting} ranks wait'} in {where}"
+    detail = ranks_wait(waiting, inside, where)
     detail += f" for {_ranks(sorted(ranks))}: {why}" if ranks else f": {why}"
     touched = frozenset().union(*(one.entered | one.absent for one in state.open))
     return Stuck(

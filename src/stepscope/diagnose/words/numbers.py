@@ -6,3 +6,15 @@ from __future__ import annotations
 def percent(part: float) -> str:
     """A share of a whole, never below 0 nor above 100: noise may make it so."""
     return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
+
+
+def ranks_wait(count: int, inside: int, where: str) -> str:
+    """Who waits in an operator, and how many wait elsewhere because of it.
+
+    >>> ranks_wait(3, 3, "AllReduce 6 of dp-0")
+    '3 ranks wait in AllReduce 6 of dp-0'
+    >>> ranks_wait(15, 1, "AllReduce 6 of dp-0")
+    '15 ranks wait, 1 of them in AllReduce 6 of dp-0'
+    """
+    who = "1 rank waits" if count == 1 else f"{count} ranks wait"
+    return f"{who}, {inside} of them in {where}" if 0 < inside < count else f"{who} in {where}"
