@@ -120,6 +120,12 @@ def test_one_slow_loader_is_its_own() -> None:
     assert [(one.cause, one.ranks) for one in found] == [("data_loading", (1,))]
 
 
+def test_of_two_loaders_one_that_is_always_slower_takes_no_turns() -> None:
+    slow = [Fault((1,), DATA_LOAD, 60, ms=60.0, computes=False)]
+    found = verdicts(a_job(2, 140, noise=0.02, faults=slow))
+    assert [(one.cause, one.ranks) for one in found] == [("data_loading", (1,))]
+
+
 def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None:
     """Whoever has its batch waits for the one that has not, and its loader catches up meanwhile."""
 

@@ -37,6 +37,9 @@ steps. Statistics."""
 AGAIN = 2.0
 """Times as often as by chance that the same rank may be the longest in two steps: half of the ranks
 take turns then. Our choice."""
+MOST_AGAIN = 2 / 3
+"""Of the pairs of steps with the same longest rank: one of two that leads four steps in five does
+not take turns. Our choice."""
 
 
 class SharedLoading:
@@ -94,7 +97,7 @@ def _in_turns(own: Floats, part: waste.Stretch) -> bool:
     if steps < LEAST_TURNS:
         return False
     pairs = float((led * (led - 1)).sum()) / max(steps * (steps - 1), 1)
-    return len(own) > 1 and pairs <= AGAIN / min(len(own), steps)
+    return len(own) > 1 and pairs <= min(AGAIN / min(len(own), steps), MOST_AGAIN)
 
 
 def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
