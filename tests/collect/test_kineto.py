@@ -20,7 +20,7 @@ from torch.autograd import profiler as torch_profiler
 from stepscope.collect import plan
 from stepscope.collect.hooks.kineto import Kineto
 from stepscope.collect.session import Session
-from stepscope.collect.windows import Windows
+from stepscope.collect.windows import IN_BACKWARD, Windows
 from stepscope.wire.profiling import Profiled, RankProfile
 
 PATIENCE_SECONDS = 60.0
@@ -287,3 +287,21 @@ def test_a_child_that_is_forked_during_a_window_records_nothing(rank: Rank) -> N
         task()
 
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_optimizers_that_step_within_the_backward_pass_are_not_profiled(rank: Rank) -> None:
+    """As those that update each parameter as soon as its gradient is there."""
+    x = torch.ones(2, requires_grad=True)
+    handle = x.register_post_accumulate_grad_hook(lambda _: rank.session.stepped())
+    rank.ask(2, 3)
+    for _ in range(6):
+        x.sum().backward()
+    assert rank.reply().trouble == IN_BACKWARD
+    handle.remove()
+
+    rank._come.clear()
+    at = rank.session.shared.ordinal
+    rank.windows.begin(RankProfile("x", at + 2, at + 3, 60.0, str(rank.path)), rank._answer)
+    rank.train(6)
+    assert rank.reply().trouble is None
+    assert rank.events("cpu_op")

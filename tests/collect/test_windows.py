@@ -27,6 +27,7 @@ class FakeProfiler:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
+        self.in_backward = False
         self.is_within = False
         """Whether the thread is within an operator."""
         self.said: list[str] = []
@@ -48,6 +49,9 @@ class FakeProfiler:
 
     def may_switch(self) -> bool:
         return not self.is_within
+
+    def is_in_backward(self) -> bool:
+        return self.in_backward
 
     def start(self, aside: Callable[[], None], *, functions: bool = True) -> None:
         self.functions = functions
@@ -229,6 +233,24 @@ def test_within_an_operator_a_window_neither_begins_nor_ends(rank: Rank) -> None
     assert "stop" not in rank.profiler.said
     rank.step()
     assert "stop" in rank.profiler.said, "the step has ended"
+
+
+def test_an_optimizer_within_a_backward_pass_begins_and_ends_no_window(rank: Rank) -> None:
+    rank.ask(2, 3)
+    rank.step(3)
+    rank.profiler.in_backward = True
+    rank.step(2)
+    assert "stop" not in rank.profiler.said
+    rank.profiler.in_backward = False
+    rank.watch()
+    until(lambda: "stop" in rank.profiler.said)
+    rank.profiler.in_backward = True
+    rank.reply()
+    until(lambda: rank.windows._writer is not None and not rank.windows._writer.is_alive())
+    rank._come.clear()
+    rank.ask(8, 9, window="x")
+    rank.step(5)
+    assert rank.reply().trouble == windows.IN_BACKWARD
 
 
 def test_a_window_ends_when_the_process_grows_too_much(

@@ -41,6 +41,7 @@ events in memory: about 250 bytes for an operator, and 16 for a Python call whil
 1.1 KB when it stops (measured; see `plan`). EROICA (section 6.4) has tens of GB per host."""
 WRITE_SECONDS = 10.0
 """How long a process that ends waits for a trace that is being written. Our choice."""
+IN_BACKWARD = "the optimizer steps within a backward pass, where torch.profiler cannot begin"
 
 Answer = Callable[[Profiled], None]
 
@@ -51,6 +52,9 @@ class Profiler(Protocol):
     def why_not(self) -> str | None: ...
     def may_switch(self) -> bool:
         """Whether it may begin or end where the calling thread is within a step."""
+
+    def is_in_backward(self) -> bool:
+        """Whether the calling thread is in a backward pass, where it may neither."""
 
     def count(self) -> None:
         """Counts Python calls from now on."""
@@ -204,6 +208,8 @@ class Windows:
             return
         chosen = self._plan(window)
         trouble = self._profiler.why_not()
+        if self._profiler.is_in_backward():
+            trouble = IN_BACKWARD
         if trouble is not None:
             self._drop(window, trouble)
             return
@@ -219,7 +225,11 @@ class Windows:
         window.is_running = True
 
     def _maybe_stop(self, window: _Window, last: int) -> None:
-        if window.is_running and window.thread == threading.get_ident():
+        if not window.is_running or window.thread != threading.get_ident():
+            return
+        if self._profiler.is_in_backward():
+            window.must_end, window.end_at = True, 0.0  # once the pass is over
+        else:
             self._stop(window, last)
 
     def _stop(self, window: _Window, last: int, *, at_exit: bool = False) -> None:

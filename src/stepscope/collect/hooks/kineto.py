@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stepscope.collect import guard
@@ -38,6 +39,9 @@ TEARDOWN_CUDA = (12, 6)
 
 HARMLESS = ("nn/modules/", "optim/", "utils/data/", "distributed/")
 """Parts of torch that are plain Python, and call the script without an operator between."""
+
+ENGINE = ("autograd/graph.py", "autograd/__init__.py", "_tensor.py")
+"""Where backward passes are run."""
 
 
 def install(session: Session) -> Windows:
@@ -64,6 +68,7 @@ class Kineto:
         self._aside: Callable[[], None] = lambda: None
         self._torch = str(Path(module.__file__).parents[1]) + os.sep
         self._harmless = tuple(self._torch + name for name in HARMLESS)
+        self._engine = frozenset(self._torch + name for name in ENGINE)
         for name in ("_prepare_profiler", "_enable_profiler"):
             setattr(module, name, self._begins(getattr(module, name)))
         module._disable_profiler = self._ends(module._disable_profiler)
@@ -82,13 +87,13 @@ class Kineto:
         These restore the state of their thread when they end. A profiler that began in one is gone
         then, and one that ended in one is back, though its memory is freed: the process crashes.
         """
-        frame = sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if name.startswith(self._torch) and not name.startswith(self._harmless):
-                return False
-            frame = frame.f_back  # type: ignore[assignment]
-        return True
+        within = (name for name in _files() if name.startswith(self._torch))
+        return all(name.startswith(self._harmless) for name in within)
+
+    def is_in_backward(self) -> bool:
+        """Whether this thread runs the autograd engine, as where each parameter is updated as soon
+        as its gradient is there."""
+        return any(name in self._engine for name in _files())
 
     def count(self) -> None:
         """Counts Python calls, unless the script uses a profiler."""
@@ -174,6 +179,14 @@ class Kineto:
             return call(*args, **kwargs)
 
         return end
+
+
+def _files() -> Iterator[str]:
+    """The files of the calling thread's functions, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back
 
 
 def _distributed() -> dict[str, Any]:
