@@ -60,6 +60,9 @@ class FakeProfiler:
         self.aside = aside
         self.said.append("start")
 
+    def abandon(self) -> None:
+        self.said.append("abandon")
+
     def stop(self) -> FakeProfiler:
         self.said.append("stop")
         return self
@@ -251,6 +254,31 @@ def test_an_optimizer_within_a_backward_pass_begins_and_ends_no_window(rank: Ran
     rank.ask(8, 9, window="x")
     rank.step(5)
     assert rank.reply().trouble == windows.IN_BACKWARD
+
+
+def test_a_window_ends_once_the_operators_that_began_in_it_have(rank: Rank) -> None:
+    open_operators = [2]
+    rank.session.open_since = lambda since_ns: open_operators[0] if since_ns > 0 else 0
+    rank.ask(2, 3)
+    rank.step(6)
+    assert "stop" not in rank.profiler.said
+    open_operators[0] = 0
+    rank.step()
+    assert "stop" in rank.profiler.said
+    assert (rank.reply().first_ordinal, rank.reply().trouble) == (2, None)
+
+
+def test_a_window_whose_operators_never_end_is_given_up(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "MOST_LATE_SECONDS", 0.0)
+    rank.session.open_since = lambda _: 1
+    rank.ask(2, 3)
+    rank.step(4)
+    time.sleep(0.001)
+    rank.step()
+    assert "abandon" in rank.profiler.said and "stop" not in rank.profiler.said
+    assert rank.reply().trouble == windows.NEVER_ENDED
 
 
 def test_a_window_ends_when_the_process_grows_too_much(

@@ -66,6 +66,8 @@ class Session:
         """Called at exit, on the main thread, while packets can still be sent."""
         self.requests: list[Callable[[memoryview], bool]] = []
         """Called on the sender's thread with requests of the processor until one takes it."""
+        self.open_since: Callable[[int], int] = lambda _: 0
+        """How many operators on CPUs that began since then have not ended as far as is known."""
         self.find_rank: Callable[[], tuple[int, int] | None] = lambda: None
         self._queue = RecordQueue()
         self._names: dict[str, int] = {}

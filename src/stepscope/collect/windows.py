@@ -41,6 +41,13 @@ events in memory: about 250 bytes for an operator, and 16 for a Python call whil
 1.1 KB when it stops (measured; see `plan`). EROICA (section 6.4) has tens of GB per host."""
 WRITE_SECONDS = 10.0
 """How long a process that ends waits for a trace that is being written. Our choice."""
+MOST_LATE_SECONDS = 60.0
+"""How long a window waits for operators that began in it, as sends that nobody waits for. Our
+choice: a job in which nothing ends for so long hangs."""
+NEVER_ENDED = (
+    "operators that began in the window did not end within a minute, and torch.profiler crashes if "
+    "they end after it"
+)
 IN_BACKWARD = "the optimizer steps within a backward pass, where torch.profiler cannot begin"
 
 Answer = Callable[[Profiled], None]
@@ -64,6 +71,8 @@ class Profiler(Protocol):
 
     def start(self, aside: Callable[[], None], *, functions: bool = True) -> None: ...
     def stop(self) -> Trace: ...
+    def abandon(self) -> None:
+        """Records no more, but keeps what backends may still write into."""
 
 
 @dataclass
@@ -84,6 +93,10 @@ class _Window:
     """The main thread was asked to begin, after calls were counted."""
     note: str | None = None
     start_ns: int = 0
+    since_ns: int = 0
+    """The same of the monotonic clock."""
+    late_since: float = 0.0
+    """Since when it could not end."""
     end_at: float = float("inf")
     most_bytes: int = 0
     must_end: bool = False
@@ -222,15 +235,28 @@ class Windows:
             self._drop(window, f"torch.profiler did not start: {error!r}")
             raise
         window.start_ns = time.time_ns()
-        window.is_running = True
+        window.since_ns, window.is_running = time.monotonic_ns(), True
 
     def _maybe_stop(self, window: _Window, last: int) -> None:
         if not window.is_running or window.thread != threading.get_ident():
             return
-        if self._profiler.is_in_backward():
-            window.must_end, window.end_at = True, 0.0  # once the pass is over
+        if self._profiler.is_in_backward() or self._session.open_since(window.since_ns):
+            self._stop_later(window)
         else:
             self._stop(window, last)
+
+    def _stop_later(self, window: _Window) -> None:
+        """Once the pass is over, and operators that began in the window have ended: backends write
+        into their events then, which the profiler would have freed."""
+        window.must_end, now = True, time.monotonic()
+        window.end_at, window.late_since = 0.0, window.late_since or now
+        if now - window.late_since > MOST_LATE_SECONDS:
+            self._abandon(window)
+
+    def _abandon(self, window: _Window) -> None:
+        window.is_running = False
+        self._profiler.abandon()
+        self._drop(window, NEVER_ENDED)
 
     def _stop(self, window: _Window, last: int, *, at_exit: bool = False) -> None:
         window.is_running, end_ns = False, time.time_ns()
@@ -307,6 +333,9 @@ class Windows:
         if window is not None and window.claim():
             self._drop(window, "the process has ended")
         elif window is not None and window.is_running and window.thread == threading.get_ident():
+            if self._session.open_since(window.since_ns):
+                self._abandon(window)
+                return
             self._stop(window, max(self._session.shared.ordinal - 1, window.first), at_exit=True)
         elif self._writer is not None:
             self._writer.join(WRITE_SECONDS)

@@ -63,6 +63,8 @@ class Kineto:
         self._calls = Calls()
         self._is_running = False
         self._is_ours = False
+        self._is_left = False
+        """It was abandoned, and runs for as long as the process does."""
         self._others = False
         """The script has prepared or started a profiler, and not stopped it."""
         self._aside: Callable[[], None] = lambda: None
@@ -75,6 +77,8 @@ class Kineto:
 
     def why_not(self) -> str | None:
         """Why no window can begin now; None if one can."""
+        if self._is_left:
+            return "the window before could not be ended, so torch.profiler still runs"
         if self._others:
             return "the script uses a profiler of its own"
         if sys.getprofile() is not None or threading.getprofile() is not None:
@@ -138,14 +142,19 @@ class Kineto:
             after()
         return trace
 
+    def abandon(self) -> None:
+        """Records no more on this thread. The profiler stays, for events of operators that have not
+        ended are in its memory; so the process has no other one from now on."""
+        import torch
+
+        self._is_running, self._is_left = False, True
+        sys.setprofile(None)
+        torch._C._autograd._enable_record_function(False)
+
     def leave_child_alone(self) -> None:
         """A forked child (a data-loader worker) would record as well, until its memory is full."""
         if self._is_running:
-            import torch
-
-            self._is_running = False
-            sys.setprofile(None)
-            torch._C._autograd._enable_record_function(False)
+            self.abandon()
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:

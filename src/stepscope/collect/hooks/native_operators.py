@@ -53,6 +53,7 @@ class NativeWatch:
         # before the report of open operators, so that what has ended is not reported as open
         session.before_flush.append(self._drain)
         self._in_flight = InFlight(session, registry, lambda _op: False)
+        session.open_since = self.open_since
         self._first_event = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: int(session.begin()))
 
     def start(self) -> int:
@@ -86,6 +87,10 @@ class NativeWatch:
         """DDP waits for its buckets before backward returns: counts that as blocked."""
         now = time.monotonic_ns()
         self.shared.blocked_ns += take_wait_ns(self.shared, since_ns, now, only_buckets)
+
+    def open_since(self, since_ns: int) -> int:
+        """How many operators on CPUs that began since then have not ended as far as is known."""
+        return int(self._library.stepscope_open(since_ns))
 
     @guarded
     def reducer_made(self, group: str) -> None:
@@ -206,6 +211,8 @@ def _load() -> Any:
     library.stepscope_waited.restype = None
     library.stepscope_look_after.argtypes = [ctypes.c_int64]
     library.stepscope_look_after.restype = None
+    library.stepscope_open.argtypes = [ctypes.c_int64]
+    library.stepscope_open.restype = ctypes.c_int64
     library.stepscope_drain.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.stepscope_drain.restype = ctypes.c_int64
     return library

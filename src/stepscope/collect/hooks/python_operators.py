@@ -46,6 +46,7 @@ class PythonWatch:
         self._session = session
         self._registry = registry
         self._in_flight = InFlight(session, registry, self._is_over)
+        session.open_since = self.open_since
         self._by_work: dict[int, Operator] = {}
         self._failed: deque[Operator] = deque()
         self._reducers: set[str] = set()
@@ -121,6 +122,11 @@ class PythonWatch:
             shared.blocked_ns += take_wait_ns(shared, since_ns, now, only_buckets)
             self._session.note(self._buckets_ended)
         self._bucket_works.clear()
+
+    def open_since(self, since_ns: int) -> int:
+        """How many operators on CPUs that began since then have not ended as far as is known."""
+        known = [op.work for op in list(self._by_work.values()) if op.enqueue_ns >= since_ns]
+        return sum(work is not None and not work.is_completed() for work in known)
 
     def reducer_made(self, group: str) -> None:
         """DDP of a model calls all-reduces from within backward, on this group."""

@@ -206,6 +206,18 @@ class Recorder {
         }
     }
 
+    // Operators on CPUs that began since then, and have not ended as far as is known.
+    std::int64_t open(std::int64_t since_ns) {
+        std::int64_t count = followed_.load();
+        for (const auto& [serial, work] : begun_since(since_ns)) {
+            const auto held = work.lock();
+            if (held && !held->isCompleted()) ++count;
+        }
+        return count;
+    }
+
+    void follows(std::int64_t more) { followed_.fetch_add(more); }
+
     std::int64_t drain(Event* out, std::size_t most) {
         const std::lock_guard<std::mutex> hold(mutex_);
         const std::size_t count = std::min(most, events_.size());
@@ -257,6 +269,15 @@ class Recorder {
         return found;
     }
 
+    std::vector<std::pair<std::int64_t, WeakWork>> begun_since(std::int64_t ns) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        std::vector<std::pair<std::int64_t, WeakWork>> found;
+        for (const auto& [serial, one] : unfollowed_) {
+            if (one.begun_ns >= ns) found.emplace_back(serial, one.work);
+        }
+        return found;
+    }
+
     void push_end(Kind kind, std::int64_t serial, std::int64_t start_ns, std::int64_t end_ns) {
         Event event{};
         event.kind = kind;
@@ -283,6 +304,7 @@ class Recorder {
     std::unordered_map<const void*, std::int64_t> serials_;
     Open unfollowed_;
     std::int64_t serial_ = 0;
+    std::atomic<std::int64_t> followed_{0};  // works whose futures are not there yet
 };
 
 // Never destroyed: a backend's thread may still call when the process ends.
@@ -406,6 +428,7 @@ class OperatorWatch final : public c10::OperatorKernel {
         }
         if (!future) return false;
         const bool bucket = (event.flags & kBucket) != 0;
+        recorder().follows(1);
         future->addCallback([serial, bucket](c10::ivalue::Future& done) {
             if (bucket) {
                 stepscope_shared.reduced_ns = now_ns();
@@ -416,6 +439,7 @@ class OperatorWatch final : public c10::OperatorKernel {
             } catch (...) {
                 ++stepscope_shared.faults;
             }
+            recorder().follows(-1);
         });
         return true;
     }
@@ -503,6 +527,8 @@ void stepscope_waited(const void* work, std::int64_t start_ns, int finished) {
 }
 
 void stepscope_look_after(std::int64_t older_than_ns) { recorder().look_after(older_than_ns); }
+
+std::int64_t stepscope_open(std::int64_t since_ns) { return recorder().open(since_ns); }
 
 std::int64_t stepscope_drain(Event* out, std::int64_t most) {
     return recorder().drain(out, static_cast<std::size_t>(most));
