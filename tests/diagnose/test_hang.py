@@ -337,13 +337,18 @@ def test_the_stack_of_an_absent_rank_shows_the_cause(
 
 
 @pytest.mark.parametrize(
-    ("innermost", "cause", "ranks"),
-    [("_wait_batch_p2p (schedules.py:683)", "network", ()), ("nap (train.py:9)", "code", (2, 3))],
+    ("innermost", "standing", "cause", "ranks"),
+    [
+        ("_wait_batch_p2p (schedules.py:683)", (2, 3), "network", ()),
+        ("_wait_batch_p2p (schedules.py:683)", (3,), "host", (2,)),
+        ("nap (train.py:9)", (2, 3), "code", (2, 3)),
+    ],
 )
 def test_ranks_that_wait_in_what_was_not_recorded_are_not_to_blame(
-    innermost: str, cause: str, ranks: tuple[int, ...]
+    innermost: str, standing: tuple[int, ...], cause: str, ranks: tuple[int, ...]
 ) -> None:
-    """As where a link is gone: those that the others wait for stand in a wait themselves."""
+    """As where a link is gone: those that the others wait for stand in a wait themselves. If some
+    of them do not, these are to blame."""
     absent = (2, 3)
     long = Fault(absent, "forward-compute", STUCK_AT, STUCK_AT + 1, ms=40_000)
     job = a_job(steps=STUCK_AT + 1, noise=0.05, faults=[long])
@@ -355,7 +360,8 @@ def test_ranks_that_wait_in_what_was_not_recorded_are_not_to_blame(
     stacks = job.tables["stacks"]
     newest = np.isin(stacks.ints("rank"), absent) & (stacks.ints("start_ns") > missed)
     frames = stacks.strings("frames")
-    texts = [f"{frames[at]};{innermost}" if hit else frames[at] for at, hit in enumerate(newest)]
+    added = newest & np.isin(stacks.ints("rank"), standing)
+    texts = [f"{frames[at]};{innermost}" if hit else frames[at] for at, hit in enumerate(added)]
     changed = stacks.with_column("frames", Strings.of(texts))
     changed = changed.with_column("active", np.where(newest, 0, 1))
     verdict = the_hang(find_hang(put(job, stacks=changed)))

@@ -70,6 +70,7 @@ CUT_OFF_CONFIDENCE = 0.75
 adapter, its cable or the switch's port is at fault; it may have had little to move. Our lab."""
 CALLS_CONFIDENCE = 0.6
 """That nothing ended is inferred from calls, steps and stacks. Our simulator."""
+STOPPED = "its process is stopped or dead"
 BEHIND = 0.5
 """If more than half of the ranks made fewer calls, they are not the exception. Our simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
@@ -146,7 +147,7 @@ def _of_stopped(window: Window, state: WaitState, members: frozenset[int]) -> St
     lived = [alive for rank in others if (alive := signs[rank].alive_ns) is not None]
     if max(lived, default=state.now_ns) - first < STOPPED_STEPS * state.timing.step_ns:
         return None
-    return _finding(state, culprits, "host", 0.97, "its process is stopped or dead")
+    return _finding(state, culprits, "host", 0.97, STOPPED)
 
 
 def _judge(
@@ -297,8 +298,16 @@ def _absent(
     if all(_waits_too(known[rank]) for rank in free) and len(free) > 1:
         first = min(state.open, key=lambda one: one.since_ns)
         return _stalled_transfer(window, state, first, waited, "all ranks wait for others")
-    known = {rank: known[rank] for rank in sorted(free)}
+    # one that stands in a wait, too, waits for the others, though nobody recorded in what
+    free = frozenset(rank for rank in free if not _waits_too(known[rank])) or free
+    return _of_free(window, state, {rank: known[rank] for rank in sorted(free)})
+
+
+def _of_free(window: Window, state: WaitState, known: dict[int, LifeSigns]) -> Stuck:
+    """Ranks that the others wait for, and that wait for nobody."""
     activities = {sign.activity for sign in known.values()}
+    if activities == {"stopped"}:
+        return _finding(state, known, "host", 0.97, STOPPED)
     confidence = 0.9 if activities <= {"idle", "active"} else 0.75
     cause = cause_of(window, tuple(known.items()), state.since_ns)
     if cause == "compute":
