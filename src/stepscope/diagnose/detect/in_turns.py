@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import idle_beyond_peers
 from stepscope.diagnose.detect.regression.uneven import CHANGING
 from stepscope.diagnose.detect.step_time import long_steps
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
@@ -29,7 +30,6 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.idle_devices import idle_beyond_peers
 from stepscope.diagnose.words.advice import SLOW, UNEVEN, name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask
