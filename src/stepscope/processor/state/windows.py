@@ -209,14 +209,14 @@ class Windows:
         for one in decided:
             order = one.order
             wanted = {p.rank for p in ranks if not order.ranks or p.rank in order.ranks}
-            spared = self._spared(order, ranks) & wanted
-            wanted -= spared
-            yield from (NotProfiled(name, self._host, rank, order, HELD_UP)
-                        for rank in sorted(spared))  # fmt: skip
             if one.fate == "late":
                 if now_ns - order.asked_ns < LATE_SECONDS * 1e9:
                     self._await(job, order, wanted, TOO_LATE)
                 continue
+            spared = self._spared(order, ranks) & wanted
+            wanted -= spared
+            yield from (NotProfiled(name, self._host, rank, order, HELD_UP)
+                        for rank in sorted(spared))  # fmt: skip
             self._await(job, order, wanted, NO_REPLY)
             if order.first_step >= 0:
                 job.pace.leave_out(order.first_step, order.last_step)
