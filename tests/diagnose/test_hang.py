@@ -347,7 +347,7 @@ def test_the_stack_of_an_absent_rank_shows_the_cause(
 def test_ranks_that_wait_in_what_was_not_recorded_are_not_to_blame(
     innermost: str, standing: tuple[int, ...], cause: str, ranks: tuple[int, ...]
 ) -> None:
-    """As where a link is gone: those that the others wait for stand in a wait themselves. If some
+    """As where a link is gone: those that the others wait for are waiting themselves. If some
     of them do not, these are to blame."""
     absent = (2, 3)
     long = Fault(absent, "forward-compute", STUCK_AT, STUCK_AT + 1, ms=40_000)

@@ -298,7 +298,7 @@ def _absent(
     if all(_waits_too(known[rank]) for rank in free) and len(free) > 1:
         first = min(state.open, key=lambda one: one.since_ns)
         return _stalled_transfer(window, state, first, waited, "all ranks wait for others")
-    # one that stands in a wait, too, waits for the others, though nobody recorded in what
+    # one that is itself waiting waits for the others, though nobody recorded in what
     free = frozenset(rank for rank in free if not _waits_too(known[rank])) or free
     return _of_free(window, state, {rank: known[rank] for rank in sorted(free)})
 
