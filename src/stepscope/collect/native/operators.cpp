@@ -194,7 +194,8 @@ class Recorder {
 
     // Old operators that were never waited for: they are done, or no longer referenced by others.
     void look_after(std::int64_t older_than_ns) {
-        for (const auto& [serial, work] : older(older_than_ns)) {
+        const auto is_old = [=](std::int64_t begun_ns) { return begun_ns < older_than_ns; };
+        for (const auto& [serial, work] : unfollowed(is_old)) {
             const auto held = work.lock();
             if (held && !held->isCompleted()) continue;
             Unfollowed gone;
@@ -209,7 +210,8 @@ class Recorder {
     // Operators on CPUs that began since then, and have not ended as far as is known.
     std::int64_t open(std::int64_t since_ns) {
         std::int64_t count = followed_.load();
-        for (const auto& [serial, work] : begun_since(since_ns)) {
+        const auto is_recent = [=](std::int64_t begun_ns) { return begun_ns >= since_ns; };
+        for (const auto& [serial, work] : unfollowed(is_recent)) {
             const auto held = work.lock();
             if (held && !held->isCompleted()) ++count;
         }
@@ -260,20 +262,12 @@ class Recorder {
         return gone;
     }
 
-    std::vector<std::pair<std::int64_t, WeakWork>> older(std::int64_t than_ns) {
+    template <typename When>
+    std::vector<std::pair<std::int64_t, WeakWork>> unfollowed(When begun) {
         const std::lock_guard<std::mutex> hold(mutex_);
         std::vector<std::pair<std::int64_t, WeakWork>> found;
         for (const auto& [serial, one] : unfollowed_) {
-            if (one.begun_ns < than_ns) found.emplace_back(serial, one.work);
-        }
-        return found;
-    }
-
-    std::vector<std::pair<std::int64_t, WeakWork>> begun_since(std::int64_t ns) {
-        const std::lock_guard<std::mutex> hold(mutex_);
-        std::vector<std::pair<std::int64_t, WeakWork>> found;
-        for (const auto& [serial, one] : unfollowed_) {
-            if (one.begun_ns >= ns) found.emplace_back(serial, one.work);
+            if (begun(one.begun_ns)) found.emplace_back(serial, one.work);
         }
         return found;
     }
