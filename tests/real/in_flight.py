@@ -35,7 +35,8 @@ def main() -> None:
     wait(under_way)
     used_again = [torch.randn(1000) for _ in range(2000)]
     dist.barrier()
-    print("done", dist.get_rank(), len(used_again))
+    # one write: both ranks write to one pipe, and unbuffered prints write piece by piece
+    print(f"done {dist.get_rank()} {len(used_again)}\n", end="")
 
 
 def wait(works: list[dist.Work]) -> None:
