@@ -407,8 +407,9 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if not settings.slowdowns or desync.applies(job.window):
         return desync.undecided(job.window)
     if not len(job.line.steps):
-        known = job.window.table("comm_ops") is not None or job.window.table("kernels") is not None
-        return "" if known else "no steps were recorded"
+        comm = job.window.table("comm_ops")
+        ends = comm is not None and comm.has("end_ns")
+        return "" if ends or job.window.table("kernels") is not None else "no steps were recorded"
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:
         return f"only {judged} steps were judged, and whether they were faster before is unknown"

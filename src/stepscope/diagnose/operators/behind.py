@@ -56,8 +56,8 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
         return Holders(odd, "its stack is elsewhere than where the others wait", by_stack=True)
     if not chosen or len(chosen) > MOST * len(found):
         return NOBODY
-    if _is_shared(window, chosen) or (not roots and _are_linked(window, chosen)):
-        return Holders(chosen, f"one of ranks {_listed(chosen)} is behind the others", clear=False)
+    if _is_shared(window, chosen, found.keys()) or (not roots and _are_linked(window, chosen)):
+        return Holders(chosen, f"{_one_of(chosen)} is behind the others", clear=False)
     clear = not sent and not any(_pauses_there(found, rank) for rank in chosen)
     return Holders(chosen, _why(found, chosen), clear=clear)
 
@@ -143,10 +143,11 @@ def _pauses_there(found: Mapping[int, Position], rank: int) -> bool:
     return bool(peers) and own > LONGER * float(np.median(peers)) + NOTABLE_NS
 
 
-def _is_shared(window: Window, ranks: frozenset[int]) -> bool:
+def _is_shared(window: Window, ranks: frozenset[int], found: Collection[int]) -> bool:
     """Whether one of these ranks may wait for another, or for one that was not recorded."""
     groups = [one for one in window.job.groups_of_kind(*WITHIN_PASSES) if len(one.ranks) > 1]
-    return any(len(linked(groups, frozenset((rank,)))) > 1 for rank in ranks)
+    return any((linked(groups, frozenset((rank,))) - {rank}) - (frozenset(found) - ranks)
+               for rank in ranks)  # fmt: skip
 
 
 def _are_linked(window: Window, ranks: frozenset[int]) -> bool:
@@ -161,5 +162,6 @@ def _why(found: Mapping[int, Position], ranks: frozenset[int]) -> str:
     return f"it has not ended {one.work[0][0]}"
 
 
-def _listed(ranks: Collection[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))
+def _one_of(ranks: Collection[int]) -> str:
+    listed = ", ".join(map(str, sorted(ranks)))
+    return f"one of ranks {listed}" if len(ranks) > 1 else f"rank {listed}"

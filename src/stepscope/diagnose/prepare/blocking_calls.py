@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.host_waits import Calls, HostWaits, host_waits, places
 from stepscope.diagnose.prepare.matching import match
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
@@ -31,6 +32,10 @@ together, as for clocks (`align`)."""
 WHY = Skipped("ends of operators", "not recorded; no rank called again before all had called, so "
               "calls wait for one another, and each ended with the last of them")  # fmt: skip
 
+BY_SPREAD = Skipped("ends of operators", "not recorded; where ranks waited is inferred from what "
+                    "their next calls follow most regularly: the operator's last call, their own "
+                    "call before, or themselves a step before")  # fmt: skip
+
 
 def with_blocking_ends(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window with `end_ns` and `blocked_ns` of calls that wait, and a note; the same window
@@ -39,17 +44,30 @@ def with_blocking_ends(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     if comm is None or comm.has("end_ns") or comm.has("start_ns") or not comm.has("step"):
         return window, ()
     calls = _Calls.of(window, comm)
-    if not calls.wait():
-        return window, ()
     ends = calls.ends_ns()
-    blocked = np.where(ends == NULL, NULL, ends - calls.called_ns)
+    found = None if window.table("phases") is not None else _by_spread(window, comm, calls)
+    if calls.wait() and not (found and found.some_return_at_once):
+        note, waited = WHY, ends - calls.called_ns
+    elif found and found.known:
+        note, waited = BY_SPREAD, found.blocked_ns
+    else:
+        return window, ()
+    blocked = np.where(ends == NULL, NULL, waited)
     timed = comm.with_column("end_ns", ends).with_column("blocked_ns", blocked)
-    return Window(window.job, {**window.tables, "comm_ops": timed}), (WHY,)
+    return Window(window.job, {**window.tables, "comm_ops": timed}), (note,)
+
+
+def _by_spread(window: Window, comm: Table, calls: _Calls) -> HostWaits:
+    """Where ranks waited by the regularity of their calls."""
+    return host_waits(Calls(
+        comm.ints("rank"), places(window, comm, calls.called_ns), calls.called_ns, calls.last_ns,
+        calls.whole & ~calls.sends,
+    ))  # fmt: skip
 
 
 def undecided(window: Window, notes: tuple[Skipped, ...]) -> str:
     """Why nothing found by such ends does not mean that nothing is slow; empty where it does."""
-    if WHY not in notes or len(window.job.hosts) < 2:
+    if not {WHY, BY_SPREAD} & set(notes) or len(window.job.hosts) < 2:
         return ""
     return "only calls were recorded, which do not show how far the clocks of the hosts differ"
 
@@ -58,7 +76,7 @@ def hides_links(window: Window, notes: tuple[Skipped, ...]) -> bool:
     """Whether a slow link may look like a slow stage: by such ends what data takes to arrive counts
     as what its receiver does next, and a single pipeline has no replica that would tell."""
     alone = len(window.job.groups_of_kind("pp")) == 1
-    return WHY in notes and alone and len(window.job.hosts) > 1
+    return bool({WHY, BY_SPREAD} & set(notes)) and alone and len(window.job.hosts) > 1
 
 
 @dataclass(frozen=True)

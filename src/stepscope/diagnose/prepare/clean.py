@@ -13,6 +13,7 @@ from stepscope.diagnose.prepare.call_times import with_call_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
+from stepscope.diagnose.prepare.rounds import with_rounds
 from stepscope.window import NULL, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
@@ -51,8 +52,9 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
     window = without_unrecorded_times(Window(window.job, tables))
-    window, inferred = with_blocking_ends(with_groups(window))
-    return window, (*notes, *inferred)
+    window, counted = with_rounds(with_groups(window))
+    window, inferred = with_blocking_ends(window)
+    return window, (*notes, *counted, *inferred)
 
 
 def _possible(name: str, table: Table) -> Mask:

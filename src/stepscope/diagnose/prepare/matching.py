@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence, stable_order
+from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, occurrence, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
 SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
@@ -72,6 +72,14 @@ def _numbered(known: Mask, *columns: Ints) -> Ints:
     numbers = np.full(known.shape, -1, np.int64)
     numbers[known] = numbered(*(column[known] for column in columns))
     return numbers
+
+
+def kinds_and_operators(window: Window, comm: Table) -> Ints:
+    """A number for the operator of each row, the same in all groups of a kind."""
+    kinds = {group.id: group.kind for group in window.job.groups}
+    names = [kinds.get(name, name) for name in comm.strings("group").values]
+    code = np.array([*(sorted(set(names)).index(name) for name in names), -1])
+    return numbered(code[comm.strings("group").codes], comm.strings("op").codes.astype(np.int64))
 
 
 def arrivals(comm: Table) -> Ints:
