@@ -102,7 +102,15 @@ def test_a_stopped_process_whose_operator_everyone_entered() -> None:
 
 def test_before_the_first_step_one_rank_may_prepare_for_long() -> None:
     job = without(a_stuck_job(seconds=30, cores=0.0), "steps")
-    assert find_hang(job) is None
+    comm = job.tables["comm_ops"]
+    first = comm.with_column("step", np.zeros(len(comm), np.int64))
+    assert find_hang(put(job, comm_ops=first)) is None
+
+
+def test_calls_with_step_numbers_are_as_good_as_steps() -> None:
+    """Counters of the hardware go on for long after operators stopped."""
+    job = without(a_stuck_job(seconds=30, cores=0.0), "steps")
+    assert the_hang(find_hang(job)).ranks == (CULPRIT,)
 
 
 def joined(*tables: Table) -> Table:

@@ -93,28 +93,37 @@ class StepTiming:
 
 
 def step_timing(window: Window) -> StepTiming:
-    """Step timing from finished steps, or from finished operators if no steps were recorded."""
+    """Step timing from finished steps, or from operators if no steps were recorded."""
     steps, comm = window.table("steps"), window.table("comm_ops")
     if steps is not None and steps.has("step"):
-        begins, last = _step_ends(steps)
-    elif comm is not None and comm.has("end_ns") and (comm.ints("end_ns") != NULL).any():
+        ends = _last_of_each(steps.ints("step"), steps.ints("start_ns") + steps.ints("duration_ns"))
+        return _timing(ends, int(ends.max()), stats.median(steps.floats("duration_ns")))
+    last = None
+    if comm is not None and comm.has("end_ns") and (comm.ints("end_ns") != NULL).any():
         last = int(comm.ints("end_ns").max())
-        return StepTiming(EXPECTED_NS, 0.0, last, started=window.table("hardware") is None)
-    else:
-        return StepTiming(EXPECTED_NS, 0.0, None, started=window.table("hardware") is None)
-    gaps = np.diff(begins).astype(np.float64)
+    calls = np.zeros(0, np.int64)
+    if comm is not None and comm.has("step", "enqueue_ns"):
+        numbered = comm.take((comm.ints("step") >= 0) & (comm.ints("enqueue_ns") != NULL))
+        calls = _last_of_each(numbered.ints("step"), numbered.ints("enqueue_ns"))[:-1]
+    if calls.size > WARM_UP:  # the newest step may not have finished
+        return _timing(calls, last)
+    return StepTiming(EXPECTED_NS, 0.0, last, started=window.table("hardware") is None)
+
+
+def _timing(ends: Ints, last: int | None, usual_ns: float = 0.0) -> StepTiming:
+    """By when steps ended, in their order."""
+    gaps = np.diff(ends).astype(np.float64)
     gaps = gaps[gaps > 0]
-    typical = stats.median(gaps) or stats.median(steps.floats("duration_ns")) or EXPECTED_NS
+    typical = stats.median(gaps) or usual_ns or EXPECTED_NS
     return StepTiming(typical, float(gaps[WARM_UP:].max(initial=0.0)), last)
 
 
-def _step_ends(steps: Table) -> tuple[Ints, int]:
-    """When the last rank finished each step, in order of steps."""
-    number, index = np.unique(steps.ints("step"), return_inverse=True)
-    ends = steps.ints("start_ns") + steps.ints("duration_ns")
+def _last_of_each(step: Ints, times: Ints) -> Ints:
+    """The last time of each step, in order of steps."""
+    number, index = np.unique(step, return_inverse=True)
     last = np.full(number.size, NULL)
-    np.maximum.at(last, index, ends)
-    return last, int(last.max())
+    np.maximum.at(last, index, times)
+    return last
 
 
 @dataclass(frozen=True)
