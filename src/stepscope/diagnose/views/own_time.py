@@ -93,6 +93,9 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     del waits, busy  # one value for each row: large
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
+    if not unnamed and _may_infer_gaps(window, rows):
+        lasted = dict(zip(names, rows.grids(rows.duration.astype(np.float64), names), strict=True))
+        unnamed = _inferred(window, rows, lasted, [])[1]
     if not _is_marked(window, rows):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
@@ -111,6 +114,12 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     )
     marked = _marks_waiting(window, rows)
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
+
+
+def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
+    """Whether phases say where ranks waited, while no operator tells of the time between them."""
+    told = any(name in window.tables for name in ("comm_ops", "kernels", "host_ops"))
+    return not (told or is_staged(window) or rows.made_up) and _marks_waiting(window, rows)
 
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:
