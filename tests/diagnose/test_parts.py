@@ -233,7 +233,7 @@ def test_nested_phases_count_once() -> None:
         (0, 0, "attention", START + 10 * MS, 50 * MS, 0),
         (0, 0, "logging", START + 120 * MS, 5 * MS, 0)])  # fmt: skip
     own = own_time(Window(job.job, {"phases": phases}), timeline(job))
-    assert own.phases == ("forward-compute", "logging")
+    assert own.phases == ("forward-compute", "logging", "between-phases", "outside-phases")
 
 
 @pytest.mark.parametrize(
@@ -260,3 +260,41 @@ def test_frames() -> None:
     assert function_of("<native>") == "<native>"
     assert waits("all_reduce (torch/distributed/distributed_c10d.py:2501)")
     assert not waits("forward (model.py:3)")
+
+
+def test_gaps_are_own_time_where_phases_say_how_long_they_waited() -> None:
+    """Rank 1 stands still for 10 ms before its optimizer; in the gap of 2 ms all wait for it."""
+    steps, phases = [], []
+    for step in range(30):
+        for rank in range(4):
+            begin = START + step * 100 * MS
+            late, wait = (10, 0) if rank == 1 else (0, 10)
+            steps.append((rank, step, begin, 100 * MS))
+            phases += [
+                (rank, step, "forward-compute", begin, 40 * MS, 0),
+                (rank, step, "dp-allreduce", begin + (40 + late) * MS, (10 + wait) * MS, wait * MS),
+                (rank, step, "optimizer", begin + 60 * MS, 40 * MS, 0),
+            ]
+    job = Job("gaps", 4, (Host("h", (0, 1, 2, 3)),),
+              groups=(ProcessGroup("dp-0", "dp", (0, 1, 2, 3)),))  # fmt: skip
+    window = Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
+    })  # fmt: skip
+    own = own_time(window, timeline(window))
+    gaps = own.own[own.phases.index("between-phases")]
+    assert (gaps[1] == 10 * MS).all()
+    assert (np.delete(gaps, 1, axis=0) == 0).all()
+
+
+def test_a_phase_of_few_steps_takes_no_time_in_the_others() -> None:
+    """A rank that saves in every tenth step does not save in all of them."""
+    phases = [(0, step, "forward-compute", START + step * 100 * MS, 40 * MS, 0)
+              for step in range(30)]  # fmt: skip
+    phases += [(0, step, "save-checkpoint", START + (step * 100 + 40) * MS, 50 * MS, 0)
+               for step in range(0, 30, 10)]  # fmt: skip
+    window = Window(a_job(ranks=1, steps=2, noise=0.0).job, {
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases)})  # fmt: skip
+    own = own_time(window, timeline(window))
+    saving = own.own[own.phases.index("save-checkpoint")]
+    assert (saving.sum(), np.isfinite(saving).all()) == (150 * MS, True)

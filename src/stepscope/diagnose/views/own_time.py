@@ -89,7 +89,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
     busy = np.maximum(np.subtract(rows.duration, waits, out=waits), 0, out=waits)
-    own = dict(zip(names, rows.grids(busy, names), strict=True))
+    own = dict(zip(names, _in_all_steps(rows, rows.grids(busy, names), names), strict=True))
     del waits, busy  # one value for each row: large
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
@@ -114,6 +114,19 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     )
     marked = _marks_waiting(window, rows)
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
+
+
+def _in_all_steps(rows: PhaseRows, own: Floats, names: list[str]) -> Floats:
+    """Own times, `[phase, rank, step]`: 0 in steps in which a rank was in other phases and not in
+    one that most steps do without (saving, evaluation)."""
+    if not names:
+        return own
+    entered = rows.entered(names)
+    rare = np.flatnonzero(entered.any(axis=1).mean(axis=1) < MOSTLY)
+    present = rows.entered(list(rows.names.values)).any(axis=0)
+    for at in rare:
+        own[at][present & ~entered[at]] = 0.0
+    return own
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:

@@ -126,17 +126,30 @@ class PhaseRows:
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
-        shape = (len(phases), len(self.line.ranks), len(self.line.steps))
-        number = {phase: at for at, phase in enumerate(phases)}
-        beyond = len(phases)  # of other phases, which are cut off
-        place = np.array([*(number.get(name, beyond) for name in self.names.values), beyond])
-        cell = place[self.names.codes]
-        cell *= shape[1] * shape[2]
-        cell += self.cell
-        size = shape[0] * shape[1] * shape[2]
+        cell, size = self._cells(phases)
         count = np.bincount(cell, minlength=size)[:size]
         total = np.bincount(cell, weights=values, minlength=size)[:size]
-        return np.where(count > 0, total, np.nan).reshape(shape)
+        return np.where(count > 0, total, np.nan).reshape(self._shape(phases))
+
+    def entered(self, phases: Sequence[str]) -> Mask:
+        """Which phases have rows, `[phase, rank, step]`."""
+        cell, size = self._cells(phases)
+        return (np.bincount(cell, minlength=size)[:size] > 0).reshape(self._shape(phases))
+
+    def _cells(self, phases: Sequence[str]) -> tuple[Ints, int]:
+        """The place of each row in `[phase, rank, step]`, and how many there are; rows of other
+        phases come after these."""
+        size = len(self.line.ranks) * len(self.line.steps)
+        number = {phase: at for at, phase in enumerate(phases)}
+        beyond = len(phases)
+        place = np.array([*(number.get(name, beyond) for name in self.names.values), beyond])
+        cell = place[self.names.codes]
+        cell *= size
+        cell += self.cell
+        return cell, size * len(phases)
+
+    def _shape(self, phases: Sequence[str]) -> tuple[int, int, int]:
+        return len(phases), len(self.line.ranks), len(self.line.steps)
 
 
 def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
