@@ -28,13 +28,14 @@ MIDDLE = [  # called, starts, ends: one stage between two others, with one pass 
 
 
 def since(rows: list[tuple[str, int, int, int]], called: Ints) -> list[int]:
-    begin, end = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
-    comm = Table({"op": Strings.of([row[0] for row in rows]), "enqueue_ns": called})
+    begin, end = (np.array([row[at] for row in rows], np.int64) * MS for at in (2, 3))
+    rank = np.zeros(len(rows), np.int64)
+    comm = Table({"rank": rank, "op": Strings.of([row[0] for row in rows]),
+                  "enqueue_ns": called * MS, "end_ns": end})  # fmt: skip
     axis = axis_over(1, begin, end)
     assert axis is not None
-    rank = np.zeros(len(rows), np.int64)
     found = awaited_since(comm, rank, begin, end, axis, comm.strings("op").equals("Send"))
-    return [int(value) for value in found + axis.origin_ns]
+    return [int(value) for value in (found + axis.origin_ns) // MS]
 
 
 def test_a_receive_is_awaited_since_what_the_program_does_before_it() -> None:
@@ -43,8 +44,24 @@ def test_a_receive_is_awaited_since_what_the_program_does_before_it() -> None:
 
 
 def test_a_receive_that_ends_during_computation_is_not_awaited() -> None:
-    rows = [("Send", 0, 20, 21), ("Send", 1, 70, 71), ("Recv", 2, 5, 60)]
-    assert since(rows, np.array([0, 1, 2])) == [20, 70, 60]
+    rows = [("Send", 0, 20, 21), ("Send", 1, 70, 71), ("Recv", 2, 5, 60), ("Send", 3, 90, 91)]
+    assert since(rows, np.array([0, 1, 2, 3])) == [20, 70, 60, 90]
+
+
+def test_a_receive_during_which_its_rank_calls_nothing_was_not_posted_ahead() -> None:
+    rows = [("Recv", 0, 0, 40), ("Send", 60, 60, 90), ("Recv", 80, 80, 99), ("Send", 120, 120, 121)]
+    assert since(rows, np.array([row[1] for row in rows])) == [0, 60, 80, 120]
+
+
+def test_a_send_behind_another_send_says_nothing_about_its_data() -> None:
+    """The second send waits for the first until 100, while its rank waits in the receive."""
+    rows = [
+        ("Send", 0, 10, 100),
+        ("Send", 1, 100, 110),
+        ("Recv", 2, 50, 105),
+        ("Send", 3, 140, 141),
+    ]
+    assert since(rows, np.array([0, 1, 2, 3]))[2] == 50
 
 
 def test_without_host_calls_the_ends_give_the_order() -> None:
@@ -120,3 +137,25 @@ def tensor_and_sharded(columns: str) -> Window:
 def test_a_gather_on_another_stream_does_not_show_that_a_rank_computes(columns: str) -> None:
     own = own_ms(tensor_and_sharded(columns))
     assert own[1] - own[0] == 60 - 20 - 2, "the gather of 2 ms is no own time of rank 1 either"
+
+
+def test_sends_that_pass_beside_computing_cover_no_work() -> None:
+    """A ring of four: each rank sends, computes for 30 ms while that goes on, and then receives."""
+    ring, steps, rows = (0, 1, 2, 3), [], []
+    for step in range(12):
+        begin = START + step * 100 * MS
+        for rank in ring:
+            steps.append((rank, step, begin, 100 * MS))
+            late = 0 if rank == 1 else 20
+            for op, peer, start, end in (("Send", (rank + 1) % 4, 10, 10 + 50 + late),
+                                         ("Recv", (rank - 1) % 4, 40, 60),
+                                         ("Send", (rank + 1) % 4, 90, 100)):  # fmt: skip
+                rows.append((rank, step, "cp-0", 2 * step + (start > 80), op, peer,
+                             begin, begin + start * MS, begin + end * MS))  # fmt: skip
+    job = Job("ring", 4, (Host("h", ring),), groups=(ProcessGroup("cp-0", "cp", ring),))
+    window, _ = clean(Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", rows),
+    }))  # fmt: skip
+    own = np.nanmedian(own_time(window, timeline(window)).total, axis=1)
+    assert (own == 80 * MS).all()

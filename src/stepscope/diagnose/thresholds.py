@@ -49,3 +49,8 @@ on real data (shared machines)."""
 def score(sigmas: float) -> float:
     """The score of a finding, by how many standard deviations it lies above its alarm limit."""
     return min(SCORE + SCORE_PER_SIGMA * min(sigmas, MOST_SIGMAS), HIGHEST_SCORE)
+
+
+AT_ONCE_NS = 30_000
+"""A start follows an end if it is this close: `consecutive_kernel_delay` of HolisticTraceAnalysis,
+the longest time that a device needs from one kernel to the next. Paper."""

@@ -14,15 +14,12 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
+from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Union, Window, union
-
-AT_ONCE_NS = 30_000
-"""A start follows an end if it is this close: `consecutive_kernel_delay` of HolisticTraceAnalysis,
-the longest time that a device needs from one kernel to the next. Paper."""
 
 
 @dataclass(frozen=True)

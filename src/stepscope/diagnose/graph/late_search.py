@@ -30,8 +30,8 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.graph.abnormal import middles
-from stepscope.diagnose.graph.busy import AT_ONCE_NS
 from stepscope.diagnose.graph.comm_graph import CommGraph
+from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.window import NULL, Floats, Ints, Mask
 
 SEEDS = 3

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.call_times import next_calls
 from stepscope.diagnose.prepare.host_waits import Calls, HostWaits, host_waits, places
 from stepscope.diagnose.prepare.matching import match
 from stepscope.window import NULL, Ints, Mask, Table, Window
@@ -101,7 +102,7 @@ class _Calls:
         size = np.where(matched.p2p, 2, size)
         whole = known & (size > 1) & (np.bincount(key)[key] == size)
         sends = comm.strings("op").equals("Send")
-        return cls(called, _next(comm.ints("rank"), called), key, whole, sends)
+        return cls(called, next_calls(comm.ints("rank"), called), key, whole, sends)
 
     @cached_property
     def last_ns(self) -> Ints:
@@ -132,13 +133,4 @@ def _largest(key: Ints, values: Ints) -> Ints:
     """The largest value of each key."""
     found = np.full(int(key.max(initial=0)) + 1, -_NEVER)
     np.maximum.at(found, key, values)
-    return found
-
-
-def _next(rank: Ints, called: Ints) -> Ints:
-    """When the rank of each row called again."""
-    order = np.lexsort((called, rank))
-    same = rank[order[1:]] == rank[order[:-1]]
-    found = np.full(rank.size, NULL)
-    found[order[:-1][same]] = called[order[1:][same]]
     return found

@@ -41,6 +41,15 @@ def recorded_calls(comm: Table) -> Mask:
     return np.asarray(comm.ints(HAS_CALL) > 0)
 
 
+def next_calls(rank: Ints, called_ns: Ints) -> Ints:
+    """When the rank of each row called again; NULL if it did not."""
+    order = np.lexsort((called_ns, rank))
+    same = rank[order[1:]] == rank[order[:-1]]
+    found = np.full(rank.size, NULL)
+    found[order[:-1][same]] = called_ns[order[1:][same]]
+    return found
+
+
 def _behind(comm: Table, call: Ints) -> Ints:
     """The time of each call; for operators that never started, the last known one of their rank."""
     rows = np.flatnonzero((call == NULL) & _unfinished(comm))

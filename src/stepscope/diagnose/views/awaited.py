@@ -3,9 +3,11 @@ progress.
 
 Receives are posted ahead: on the device's communication stream they are in progress while the rank
 still computes what comes before them. A rank waits for its input only when it has finished what its
-program does before the receive. What it sends shows that: a send starts when its data was computed.
-So does every collective within the passes. For the same reason a rank does not wait in one that is
-in progress beside them, as those of data parallel groups are, until it reaches no other one.
+program does before the receive. What it sends shows that: a send starts when its data was computed,
+unless it was behind another send. So does every collective within the passes. For the same reason a
+rank does not wait in one that is in progress beside them, as those of data parallel groups are,
+until it reaches no other one. A receive in which its rank never calls anything else was not posted
+ahead.
 
 The program's order is the order of host calls. If these were not recorded, operators are taken in
 the order in which they ended. That is true where collectives within the passes show how far a rank
@@ -18,12 +20,20 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
-from stepscope.diagnose.prepare.call_times import recorded_calls
-from stepscope.window import Ints, Mask, Table
+from stepscope.diagnose.prepare.call_times import next_calls, recorded_calls
+from stepscope.diagnose.thresholds import AT_ONCE_NS
+from stepscope.window import NULL, Ints, Mask, Table
 
 MAYBE_AFTER = 1 / 3
 """In this last part of an operator another one may begin that followed it: ends are noted late by
 up to half of the wait (`step_graph.NOTED_LATE`). Our simulator."""
+
+MOST_DURING, CLOSE_NS = 0.02, 10**6
+"""Part of the receives during which their rank may call something, more than a millisecond before
+they end: threads note ends late. As in `align`."""
+BLOCKING_SENDS = 0.1
+"""At most this part of the sends holds another operator's begin where sends block: rows of other
+threads. Our choice; of sends that do not block it is a third and more."""
 
 
 def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
@@ -58,23 +68,53 @@ def awaited_since(
     calls &= recorded_calls(comm)  # a device starts operators on several streams beside each other
     if _block_throughout(comm, receives):
         return first
+    proofs_of_data = proofs & ~receives & ~_queued(comm, first, last)
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first
     called = comm.ints("enqueue_ns")
     order = np.lexsort((called if bool((called < begin).any()) else end, rank))
-    reached = np.where(proofs & ~receives, first, rank * axis.span_ns)
+    reached = np.where(proofs_of_data, first, rank * axis.span_ns)
     computed = np.empty_like(first)
     computed[order] = np.maximum.accumulate(reached[order])
     return np.where(receives, np.clip(computed, first, last), first)
 
 
+def sends_beside_work(comm: Table, first: Ints, last: Ints) -> Mask:
+    """Sends during which the rank computes: all of them, if some rank reached another operator in
+    the middle of enough of its sends. A program whose sends block reaches none.
+
+    Args:
+        first, last: when each operator began and ended, on the axis of all ranks.
+    """
+    sends = comm.strings("op").equals("Send")
+    beside = _last_call(first, last, np.ones(len(comm), np.bool_))[sends] > first[sends]
+    return sends & bool(sends.any() and beside.mean() > BLOCKING_SENDS)
+
+
+def _queued(comm: Table, first: Ints, last: Ints) -> Mask:
+    """Sends that began when another send of their rank ended: their data was there before."""
+    sends = comm.strings("op").equals("Send")
+    ends = np.sort(last[sends])
+    if not ends.size:
+        return sends
+    nearest = ends[np.searchsorted(ends, first + AT_ONCE_NS, side="right").clip(1) - 1]
+    return np.asarray(sends & (np.abs(first - nearest) <= AT_ONCE_NS))
+
+
 def _block_throughout(comm: Table, receives: Mask) -> bool:
-    """Whether receives are known to have blocked their rank from their call to their end."""
-    if not receives.any() or not comm.has("blocked_ns", "end_ns"):
+    """Whether receives are known to have blocked their rank from their call to their end: by how
+    long they blocked, else because ranks with known calls make no other call during them."""
+    if not receives.any() or not comm.has("end_ns"):
         return False
-    lasted = comm.ints("end_ns")[receives] - comm.ints("enqueue_ns")[receives]
-    return bool((comm.ints("blocked_ns")[receives] == lasted).all())
+    called, end = comm.ints("enqueue_ns"), comm.ints("end_ns")
+    if comm.has("blocked_ns"):
+        return bool((comm.ints("blocked_ns") == end - called)[receives].all())
+    if not recorded_calls(comm).all():
+        return False
+    following = next_calls(comm.ints("rank"), called)
+    during = (following != NULL) & (following < end - CLOSE_NS)
+    return bool(during[receives].mean() <= MOST_DURING)
 
 
 def _last_call(first: Ints, last: Ints, proofs: Mask) -> Ints:

@@ -20,7 +20,7 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.at_least import own_at_least
-from stepscope.diagnose.views.awaited import awaited_since, order_known
+from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_beside_work
 from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_waits import (
@@ -300,7 +300,9 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
         return _bundle(line, [], [], [], [Skipped("own time", why)])
     computed = comm.strings("op").equals("Send") | within
     since = awaited_since(comm, rank, begin, end, axis, computed)
-    busy = union(since, axis.at(rank, end))
+    until = axis.at(rank, end)
+    blocking = ~sends_beside_work(comm, axis.at(rank, begin), until)
+    busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
     own[~all_ends_known(window, line)] = np.nan
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
