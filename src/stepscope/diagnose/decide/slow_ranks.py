@@ -126,6 +126,8 @@ def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
 
 def _detail(suspect: Suspect) -> str:
     noise = f" (z {suspect.z:.1f}, noise reaches {suspect.needed:.1f})" if suspect.phases else ""
+    if suspect.by_past:
+        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step more than before"
     if not suspect.spikes:
         return f"own time {suspect.excess_ns / 1e6:.1f} ms per step above its peers{noise}"
     each_ns = suspect.whole_ns / len(suspect.spikes)

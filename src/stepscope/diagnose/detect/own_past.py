@@ -1,10 +1,11 @@
-"""A rank that became slower than it was, in a phase that no other rank has.
+"""Ranks that became slower than they were, where nobody else does what they do.
 
 Fault: slow data loading in a pipeline, where only the first stage loads; whatever one rank alone
-does.
+does; a slow host that holds all ranks of a pipeline stage.
 Paper: none; ARGUS (2026), section 6.1, compares a rank with its peers only.
-Rule: steps got longer from some step on (`step_time`), a rank's own time in such a phase rose by at
-least half of that, and no other rank's own time rose by half as much as its did.
+Rule: steps got longer from some step on (`step_time`), and the own time of one rank, in a phase
+that it alone has, or of all ranks of a stage rose by at least half of that, and no other rank's by
+half as much.
 Cost: medians of arrays at hand. Cannot see: what was slow from the first step on; several culprits.
 """
 
@@ -21,7 +22,7 @@ from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.suspect import INFLATED, Suspect
 from stepscope.window import Floats
 
 HALF = 0.5
@@ -30,39 +31,67 @@ less than half of its. Our simulator."""
 
 
 class OwnPast:
-    """A rank whose own time in a phase of its own rose when the steps got longer."""
+    """Ranks whose own time rose when the steps got longer, and that have no peers to compare."""
 
     name = "own-past"
-    needs = Needs("phases", "steps")
+    needs = Needs("phases", "steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         skip = job.line.warm_up
         change = step_time.regression(job.line.job_period_ns[skip:])
-        if change is None or len(job.line.ranks) < 2:
+        if change is None:
             return
         split, step_ns = change.split + skip, change.after_ns - change.before_ns
         before, after = slice(skip, split), slice(split, None)
         total = np.nan_to_num(risen(job.total, before, after))
-        row = int(np.argmax(total))
-        others = np.delete(total, row)
-        if total[row] < HALF * step_ns or others.max() >= HALF * total[row]:
-            return
-        for phase, own in zip(job.own.phases, job.own.own, strict=True):
-            alone = np.isfinite(own).any(axis=1).sum() == 1
-            rise = float(np.nan_to_num(risen(own, before, after))[row])
-            if alone and rise >= HALF * step_ns:
-                yield slowdown_of(job, self.name, _suspect(job, own, row, phase, split, rise))
+        rows = _risen_alone(job, total, HALF * step_ns)
+        for row in rows:
+            for phase, own in _without_peers(job, row, len(rows)):
+                rise = float(np.nan_to_num(risen(own, before, after))[row])
+                if rise >= HALF * step_ns:
+                    yield slowdown_of(job, self.name, _suspect(job, own, row, phase, split, rise))
+
+
+def _risen_alone(job: Observed, risen_ns: Floats, least_ns: float) -> list[int]:
+    """The rank, or all ranks of a stage, whose own time rose by this and that of no other by half
+    as much."""
+    row = int(np.argmax(risen_ns))
+    stage = [*(sorted(group) for group in job.groups(None) if row in group), [row]]
+    for rows in ([row], stage[0]):
+        others = np.delete(risen_ns, rows)
+        least = risen_ns[rows].min()
+        if others.size and least >= least_ns and others.max() < HALF * least:
+            return [int(one) for one in rows]
+    return []
+
+
+def _without_peers(job: Observed, row: int, together: int) -> Iterator[tuple[str | None, Floats]]:
+    """The own times that nobody else has: those of phases of one rank; of a whole stage, all."""
+    if together > 1:
+        yield None, job.total
+        return
+    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+        if np.isfinite(own).any(axis=1).sum() == 1:
+            yield phase, own
 
 
 def _suspect(
-    job: Observed, own: Floats, row: int, phase: str, split: int, rise_ns: float
+    job: Observed, own: Floats, row: int, phase: str | None, split: int, rise_ns: float
 ) -> Suspect:
     """Its own past takes the place of the peers that it does not have."""
     before = own[row, job.line.warm_up : split]
     usual, noise = stats.median(before), max(stats.sigma(before), 1.0)
     slowdown = (usual + rise_ns) / max(usual, 1.0)
     z = rise_ns / noise * np.sqrt(before[np.isfinite(before)].size)
+    phases = (phase,) if phase else _risen(job, row, split, INFLATED * rise_ns)
     return Suspect(
-        row, phase, (phase,), split, len(job.line.steps), float(np.log(slowdown)), float(z), 0.0,
+        row, phase, phases, split, len(job.line.steps), float(np.log(slowdown)), float(z), 0.0,
         rise_ns, slowdown, 1, by_past=True,
     )  # fmt: skip
+
+
+def _risen(job: Observed, row: int, split: int, least_ns: float) -> tuple[str, ...]:
+    """The phases that carry a notable part of the rise."""
+    before, after = slice(job.line.warm_up, split), slice(split, None)
+    return tuple(phase for phase, own in zip(job.own.phases, job.own.own, strict=True)
+                 if risen(own, before, after)[row] >= least_ns)  # fmt: skip

@@ -47,7 +47,9 @@ def _slow_summary(finding: Slowdown) -> str:
         "data_loading": "load data" if plural else "loads data",
     }.get(finding.cause, "are" if plural else "is")
     text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than "
-    text += "their peers" if plural else "its peers"
+    whose = "their" if plural else "its"
+    by_past = finding.suspect is not None and finding.suspect.by_past
+    text += "before" if by_past else f"{whose} peers"
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
     if finding.spikes is not None:
