@@ -19,7 +19,7 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
-from stepscope.diagnose.overview.limits import limits
+from stepscope.diagnose.overview.limits import by_times
 from stepscope.diagnose.shown import Latecomer, Opinion, Period
 
 T0 = 1_766_000_000_000_000_000
@@ -57,7 +57,7 @@ def as_diagnosed(sample: Callable[[], Diagnosis]) -> Callable[[], Diagnosis]:
     def completed() -> Diagnosis:
         made = sample()
         verdicts = tuple(with_loss(one, made.ranks, made.series) for one in made.verdicts)
-        return replace(made, verdicts=verdicts, limits=limits(made.rank_times))
+        return replace(made, verdicts=verdicts, limits=by_times(made.rank_times))
 
     return completed
 

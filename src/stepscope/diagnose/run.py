@@ -144,7 +144,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         series=series,
         rank_phases=tuple(_rank_phases(job)),
         rank_times=times,
-        limits=limits(times),
+        limits=limits(job, times),
         latecomers=last_arrivals(job),
         functions=functions(job),
         periods=recurring,

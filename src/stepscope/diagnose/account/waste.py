@@ -20,8 +20,10 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, LEAST_SCORE
+from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
+from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, union
 
 WITHIN = 5
@@ -53,15 +55,38 @@ def by_all(own: Floats) -> Floats:
 def idle_of_devices(job: Observed) -> Floats | None:
     """How long each device runs no kernel, `[rank, step]`; None where nothing shows it.
 
-    A job without devices computes on its hosts: whatever these do beside training is lost.
+    A job without devices computes on its hosts: whatever these do beside training is lost. Without
+    kernels, phases show it where they are those of devices.
     """
     shape = (len(job.line.ranks), len(job.line.steps))
     kernels = job.window.table("kernels")
     if kernels is None:
         gpus = any(host.gpus for host in job.window.job.hosts)
-        return None if gpus or job.window.table("kernel_summaries") else np.full(shape, np.inf)
+        of_devices = gpus or job.window.table("kernel_summaries") is not None
+        return _between_phases(job) if of_devices else np.full(shape, np.inf)
     start, row = kernels.ints("start_ns"), job.line.rows(kernels.ints("rank"))
     return job.line.period_ns - covered(job.line, row, start, start + kernels.ints("duration_ns"))
+
+
+def _between_phases(job: Observed) -> Floats | None:
+    """How long no device phase runs; None where phases may be those of hosts.
+
+    Phases of hosts do not contain communication, and their collectors record calls instead.
+    """
+    phases = job.window.table("phases")
+    if phases is None:
+        return None
+    names = phases.strings("phase")
+    of_device = ~names.equals(DATA_LOAD)
+    if phases.has("host_start_ns"):
+        of_device &= phases.ints("host_start_ns") != NULL
+    elif "comm_ops" in job.window.tables or not any(map(communicates, names.values)):
+        return None
+    phases = phases.take(of_device)
+    if not len(phases):
+        return None
+    start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
+    return job.line.period_ns - covered(job.line, row, start, start + phases.ints("duration_ns"))
 
 
 def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:

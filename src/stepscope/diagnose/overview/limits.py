@@ -1,4 +1,8 @@
-"""What limits an average step besides compute: communication, copies, or a late host."""
+"""What limits an average step besides compute: communication, copies, or a late host.
+
+Traces say all of it. Other jobs show only what is not the ranks' own time: transfers, and waiting
+for one another, which is communication, too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ from statistics import median
 from typing import Literal
 
 from stepscope.diagnose.finding import RankTime
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Limit
+from stepscope.diagnose.views.unnamed import is_staged
 
 Part = Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
 PARTS: tuple[Part, ...] = ("exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns")
@@ -16,8 +23,13 @@ NOTABLE_SHARE = 0.25
 simulator."""
 
 
-def limits(times: Sequence[RankTime]) -> tuple[Limit, ...]:
+def limits(job: Observed, times: Sequence[RankTime]) -> tuple[Limit, ...]:
     """Parts that take a quarter or more of an average step on the median rank, largest first."""
+    return by_times(times) if times else _communicating(job)
+
+
+def by_times(times: Sequence[RankTime]) -> tuple[Limit, ...]:
+    """The same by where the ranks' time went."""
     if not times:
         return ()
     medians: Mapping[Part, float] = {
@@ -27,3 +39,14 @@ def limits(times: Sequence[RankTime]) -> tuple[Limit, ...]:
     notable = [Limit(part, value / whole) for part, value in medians.items()
                if whole > 0 and value >= NOTABLE_SHARE * whole]  # fmt: skip
     return tuple(sorted(notable, key=lambda one: -one.share))
+
+
+def _communicating(job: Observed) -> tuple[Limit, ...]:
+    """The part of the steps that is no rank's own, where all own time is known; pipelines have
+    bubbles besides."""
+    line = job.line
+    if not job.own.phases or job.own.hidden or job.own.skipped or is_staged(job.window):
+        return ()
+    share = stats.median(1.0 - (job.total / line.period_ns)[:, line.warm_up :])
+    communicates = "comm_ops" in job.window.tables or job.own.marked
+    return (Limit("exposed_ns", share),) if communicates and share >= NOTABLE_SHARE else ()
