@@ -91,7 +91,8 @@ def _shares(
 
 def _own_time(method: str, suspect: Suspect) -> Decision:
     where = f" in {suspect.phase}" if suspect.phase else ""
-    says = f"{method}: {suspect.slowdown:.2f} times its peers' own time{where}"
+    whose = "its usual" if suspect.by_past else "its peers'"
+    says = f"{method}: {suspect.slowdown:.2f} times {whose} own time{where}"
     if not suspect.phases:
         return Decision(OWN_TIME, True, None, None, f"{says}, because of garbage collection")
     says += f"; z {suspect.z:.1f}, noise reaches {suspect.needed:.1f}"

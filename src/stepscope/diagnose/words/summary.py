@@ -41,13 +41,13 @@ def _link_summary(finding: SlowLink) -> str:
 
 
 def _slow_summary(finding: Slowdown) -> str:
-    plural = len(finding.ranks) > 1
+    plural, suspect = len(finding.ranks) > 1, finding.suspect
     verb = {
         "compute": "compute" if plural else "computes",
         "data_loading": "load data" if plural else "loads data",
     }.get(finding.cause, "are" if plural else "is")
     text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than "
-    text += "their peers" if plural else "its peers"
+    text += "their peers" if plural else "its peers" if suspect is None else suspect.usual
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
     if finding.spikes is not None:
