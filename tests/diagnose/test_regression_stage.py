@@ -52,7 +52,7 @@ def test_the_ranks_of_a_stage_on_a_host_that_became_slow_are_named(slow: int) ->
     assert verdict.ranks == tuple(range(slow * REPLICAS, (slow + 1) * REPLICAS))
     assert verdict.hosts == (f"h{slow}",)
     assert verdict.steps == (SPLIT, STEPS - 1)
-    assert verdict.summary.endswith("1.5x slower than before from step 30")
+    assert verdict.summary.endswith("1.5x slower than their earlier steps from step 30")
 
 
 def test_nobody_is_named_where_no_stage_changed() -> None:

@@ -137,7 +137,7 @@ class Explained:
     context: tuple[Evidence, ...] = ()
     """Evidence that is shown only with the chosen explanation."""
     agrees: bool = False
-    """Whether kernels and evidence are added to any explanation that finds the same cause."""
+    """Whether function, kernels and evidence are added to any explanation of the same cause."""
     always: bool = False
     """Whether the evidence is shown whatever the cause is."""
 

@@ -113,7 +113,10 @@ class Observed:
         return np.zeros(0, np.int64)
 
     def peer_median(self, values: Floats, phase: str | None, row: int) -> Floats:
-        """Of `[rank, step]`, column medians over the ranks that do the same work in a phase."""
+        """Of `[rank, step]`, column medians over the ranks that do the same work in a phase; of a
+        job of one rank, what it takes itself when it is fast."""
+        if len(values) == 1 and np.isfinite(values).any():
+            return np.full(values.shape[1], np.nanquantile(values, FAST))
         return stats.column_median(values[self.peers_of(row, phase)])
 
     def excess(self, own: Floats, phase: str | None, row: int) -> Floats:

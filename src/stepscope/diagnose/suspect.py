@@ -44,6 +44,13 @@ class Suspect:
     """Whether it was compared with its own past, because no other rank does the same work."""
 
     @property
+    def usual(self) -> str:
+        """What its own time was compared with, in words."""
+        if not self.by_past:
+            return "its peers"
+        return "its usual steps" if self.spikes else "its earlier steps"
+
+    @property
     def columns(self) -> slice | Ints:
         """The columns in which it is slow."""
         return np.array(self.spikes, np.int64) if self.spikes else slice(self.first, self.stop)

@@ -20,6 +20,9 @@ cause was measured: what was compiled once in mid-job will be compiled again. Ou
 LEAST_COST_ONCE = 0.05
 """A single spike is an episode unless it matters as much as a storm of collections must. Our
 simulator."""
+LEAST_COST_OF_PAUSES = 0.1
+"""A profiler trace is so short that any process may pause in it: a rank's pauses must cost what a
+job may lose without a reason before it is no longer called healthy (`run`). Contract."""
 
 SCORE, HIGHEST_SCORE = 0.7, 0.98
 SCORE_PER_SIGMA, MOST_SIGMAS = 0.04, 4.0

@@ -7,7 +7,7 @@ most of the excess, then by the order of the registry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.diagnose.finding import Cause, Decision, Evidence
 from stepscope.diagnose.method import STRENGTHS, Explained, Explanation
@@ -46,6 +46,7 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
     supporting = [explained for one, explained in found if one is not best]
     agreeing = [one for one in supporting if one.agrees and _agrees(one, chosen)]
     kernels = chosen.kernels or next((one.kernels for one in agreeing), ())
+    chosen = replace(chosen, function=chosen.function or _function(agreeing))
     evidence = (*chosen.context, *chosen.evidence, *_evidence(agreeing))
     beside = _evidence([one for one in supporting if one.always])
     decisions = tuple(_decision(one, explained, one is best) for one, explained in found)
@@ -54,6 +55,10 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
 
 def _evidence(explanations: Sequence[Explained]) -> tuple[Evidence, ...]:
     return tuple(evidence for one in explanations for evidence in one.evidence)
+
+
+def _function(explanations: Sequence[Explained]) -> str | None:
+    return next((one.function for one in explanations if one.function is not None), None)
 
 
 def _order(explained: Explained) -> tuple[int, bool]:

@@ -313,10 +313,18 @@ def _rise(job: Observed, one: Suspect) -> Floats:
     other = other[~np.isin(other, np.union1d(spikes, after)) & np.isfinite(period[other])]
     if not other.size:
         return np.full(spikes.size, one.whole_ns / spikes.size)
-    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in spikes]
-    usual = np.array([float(np.median(period[those])) for those in near])
+    usual = np.array([_usual_around(period, other, at, job.line.warm_up) for at in spikes])
     later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
     return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
+
+
+def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
+    """How long a step would have been: the median of those around it without spikes. Of few, half
+    may be slow for reasons of their own, so there it is the fast level of all steps."""
+    if other.size < ABOUT:
+        return float(np.nanquantile(period[warm_up:], FAST))
+    near = other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]]
+    return float(np.median(period[near]))
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

@@ -26,6 +26,7 @@ from stepscope.diagnose.thresholds import (
     LATE_BONUS,
     LEAST_COST,
     LEAST_COST_IN_GAPS,
+    LEAST_COST_OF_PAUSES,
     LEAST_COST_ONCE,
     LEAST_COST_OUTSIDE,
     LEAST_COST_REPEATED,
@@ -126,12 +127,10 @@ def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
 
 def _detail(suspect: Suspect) -> str:
     noise = f" (z {suspect.z:.1f}, noise reaches {suspect.needed:.1f})" if suspect.phases else ""
-    if suspect.by_past:
-        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step more than before"
     if not suspect.spikes:
-        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step above its peers{noise}"
+        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step above {suspect.usual}{noise}"
     each_ns = suspect.whole_ns / len(suspect.spikes)
-    return (f"own time {each_ns / 1e6:.1f} ms above its peers"
+    return (f"own time {each_ns / 1e6:.1f} ms above {suspect.usual}"
             f"{often(len(suspect.spikes), suspect.stop - suspect.first)}{noise}")  # fmt: skip
 
 
@@ -160,7 +159,7 @@ def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
     outside of phases, so all count alike there.
     """
     if job.window.table("host_ops") is not None:
-        return LEAST_COST
+        return LEAST_COST_OF_PAUSES if suspect.alone and not proven else LEAST_COST
     if suspect.spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:
         return LEAST_COST_REPEATED
     if proven:

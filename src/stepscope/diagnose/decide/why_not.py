@@ -80,6 +80,8 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
     place = f" in {phase}, where it came nearest to an alarm"
     for gate in measured.gates:
         value, limit = float(gate.value[row]), float(gate.limit[row])
+        if np.isnan(value) or np.isnan(limit):
+            continue  # only measured of ranks that passed the gates before
         passed, rule = value >= limit, f"{rules.OWN_TIME.name}/{gate.name}"
         if gate.is_measure:
             yield Decision(rule, passed, value, limit, gate.says + place)

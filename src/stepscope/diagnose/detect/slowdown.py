@@ -91,7 +91,7 @@ def _shares(
 
 def _own_time(method: str, suspect: Suspect) -> Decision:
     where = f" in {suspect.phase}" if suspect.phase else ""
-    whose = "its own time before" if suspect.by_past else "its peers' own time"
+    whose = f"that of {suspect.usual}" if suspect.by_past else "its peers' own time"
     says = f"{method}: {suspect.slowdown:.2f} times {whose}{where}"
     if not suspect.phases:
         return Decision(OWN_TIME, True, None, None, f"{says}, because of garbage collection")

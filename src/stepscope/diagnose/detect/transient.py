@@ -10,7 +10,8 @@ cancels. A *spike* is an excess beyond noise and large in the step. Healthy jobs
 on any rank. So a rank is found when it has more of them than Poisson's law allows at the rate of
 all others, when one spike is so long that it matters by itself and no other rank had anything like
 it (`long_stalls` for several), or when spikes coincide with errors that its own device counts
-(ARGUS, table 6). Duties of single ranks are left out (`habits`). A run of spikes counts as one,
+(ARGUS, table 6). A profiler trace is too short to count spikes, so there they are weighed
+(`weighty_ranks`). Duties of single ranks are left out (`habits`). A run of spikes counts as one,
 unless it is still going on.
 Cost: one sort per group and step. Cannot see: spikes of most of a group at once, or below noise.
 """
@@ -19,15 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from stepscope.diagnose.detect.habits import habits
-from stepscope.diagnose.detect.long_stalls import chance, longer
+from stepscope.diagnose.detect.long_stalls import SEVERAL, chance, longer
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints, Mask
 
 SPIKE_Z = 5.0
@@ -68,6 +70,9 @@ rank with a stall of two seconds was a few milliseconds late in hundreds of step
 data."""
 UNLIKE = 5.0
 """And so many times the longest run of any other rank in the window. Our simulator."""
+SUSPECTS = 4
+"""One in this many ranks may have pauses of its own, as in `straggler_brief`: what a rank's are
+compared with are those of the others. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,40 @@ def spiking_ranks(
                     for row in alone if row not in found]  # fmt: skip
 
 
+def weighty_ranks(series: Series, units: Sequence[Ints]) -> list[SpikingRank]:
+    """Ranks whose spikes together take far longer than those of the others.
+
+    For a recording of seconds: all spikes may be one event, and only what it costs is measured. A
+    spike exceeds also what the rank itself takes when it is fast, so that a rank that is always
+    slow has none.
+
+    Args:
+        units: rows that may have spikes together: those of each host.
+    """
+    if series.period_ns <= 0 or not series.own.size:
+        return []
+    spikes = _find_spikes(series, units)
+    spikes = replace(spikes, hit=spikes.hit & _above_its_fast_level(series, spikes.limit))
+    spikes = replace(spikes, hit=spikes.hit & spikes.unechoed)
+    weight = np.where(spikes.hit, spikes.excess_ns, 0.0).sum(axis=1)
+    return [spikes.of(row, np.flatnonzero(spikes.hit[row]), True)
+            for row in np.flatnonzero(weight).tolist()
+            if weight[row] >= UNLIKE * _usual_weight(weight, spikes.hit, row, units)]  # fmt: skip
+
+
+def _usual_weight(weight: Floats, hit: Mask, row: int, units: Sequence[Ints]) -> float:
+    """The largest weight among the other ranks, except those of its host with spikes at once.
+
+    Some others may be slow themselves and are left out; unless this rank has a single spike, which
+    hits any rank by chance, and with others elsewhere shows nothing.
+    """
+    unit = next((one for one in units if row in one), np.array([row]))
+    at_once = unit[hit[unit][:, hit[row]].mean(axis=1) > MOSTLY]
+    others = np.sort(np.delete(weight, np.union1d(at_once, row)))
+    suspects = others.size // SUSPECTS if hit[row].sum() >= SEVERAL else 0
+    return float(others[: others.size - suspects].max(initial=0.0))
+
+
 @dataclass(frozen=True)
 class _Spikes:
     """The spikes of all ranks by `[rank, step]`, with log-ratios to the peers and excesses."""
@@ -153,6 +192,11 @@ class _Spikes:
     def _worst_ns(self) -> Floats:
         """The largest excess of each step."""
         return np.asarray(np.where(self.hit, self.excess_ns, 0.0).max(axis=0))
+
+    @property
+    def unechoed(self) -> Mask:
+        """`[rank, step]`: what is too large to be the echo of another rank's spike."""
+        return np.asarray(self.excess_ns >= ECHO * self._worst_ns)
 
     def of_unit(self, unit: Ints) -> Mask:
         """The steps in which most of these ranks have a spike that is no echo of others."""
@@ -176,7 +220,9 @@ class _Spikes:
 
 def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     pad = max(PAD * series.period_ns, PAD_NS)
-    ratio = log_ratios(series.own, series.groups, pad)
+    ratio = (
+        log_ratios(series.own, series.groups, pad) if series.groups else _past_ratios(series, pad)
+    )
     noise = max(stats.sigma(ratio - stats.row_medians(ratio)[:, None]), stats.NOISE_FLOOR)
     limit = max(float(np.log1p(SPIKE_EFFECT)), SPIKE_Z * noise)
     known = np.where(np.isfinite(ratio), ratio, -np.inf)
@@ -187,6 +233,24 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     share_of = None if series.beside else share
     by_design = habits(series.steps, hit, units, share_of, series.duties)
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
+
+
+def _past_ratios(series: Series, pad: float) -> Floats:
+    """Log-ratios to what ranks without peers take when they are fast."""
+    own = np.log(series.own + pad)
+    return np.asarray(own - _fast_level(own))
+
+
+def _above_its_fast_level(series: Series, limit: float) -> Mask:
+    own = np.log(series.own + max(PAD * series.period_ns, PAD_NS))
+    return np.asarray(own - _fast_level(own) >= limit)
+
+
+def _fast_level(values: Floats) -> Floats:
+    """`[rank, 1]`: half of the steps may be slow, so it is not the median; NaN unknown."""
+    known: Mask = np.asarray(np.isfinite(values).any(axis=1))
+    fast = np.nanquantile(np.where(known[:, None], values, 0.0), FAST, axis=1)
+    return np.asarray(np.where(known, fast, np.nan)[:, None])
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:

@@ -2,6 +2,8 @@
 
 Fault: ECC errors, throttling that comes and goes, a compilation in the middle of a job.
 Papers: ARGUS (2026), section 9.4; Holmes (2025), section 3.1. What differs: see `transient`.
+In a profiler trace spikes are weighed and not counted, over all phases together: own time is known
+there to each operator, so nobody saves or logs unseen, and the lateness of each rank is measured.
 Cost: one sort per phase, group and step.
 Cannot see: spikes of most of a group at once, or below noise; what happens on a schedule.
 """
@@ -16,7 +18,7 @@ import numpy as np
 from stepscope.diagnose.detect.period_source import is_beside_training
 from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
 from stepscope.diagnose.detect.straggler_ranks import is_brief
-from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
+from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks, weighty_ranks
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
@@ -28,6 +30,8 @@ from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated. Our simulator."""
+LEAST_OF_A_TRACE = 3
+"""With fewer steps nobody knows which is the usual one. Statistics."""
 BY_DESIGN = (OUTSIDE, BETWEEN)
 """Where a single long spike may be a checkpoint. In backward passes nobody saves, and no rank
 evaluates."""
@@ -37,19 +41,32 @@ class Transients:
     """Ranks with more transient slowdowns than chance explains, in one phase or all together."""
 
     name = "transient"
-    needs = Needs("phases|comm_ops|steps", ranks=2)
+    needs = Needs("phases|comm_ops|steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
-            return
         found: dict[int, list[SpikingRank]] = {}
         for one in _all_spiking(job):
             found.setdefault(one.row, []).append(one)
+        for one in _weighty(job):
+            found.setdefault(one.row, [one])
         for row, spiking in sorted(found.items()):
             yield slowdown_of(job, self.name, _culprit(job, row, spiking))
 
 
+def _weighty(job: Observed) -> list[SpikingRank]:
+    """Ranks of a trace whose pauses take far longer than those of the others."""
+    skip, line = job.line.warm_up, job.line
+    if not line.is_trace or len(line.steps) - skip < LEAST_OF_A_TRACE:
+        return []
+    series = Series(job.total[:, skip:], job.groups(None), line.steps[skip:],
+                    line.begins_ns[skip:], line.typical_ns, duties=False)  # fmt: skip
+    return [replace(one, columns=tuple(column + skip for column in one.columns))
+            for one in weighty_ranks(series, job.host_rows())]  # fmt: skip
+
+
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
+    if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
+        return
     skip, phases, counted = job.line.warm_up, job.own.phases, job.errors
     tests = len(job.line.ranks) * (len(phases) + 1)
     units = job.host_rows()
@@ -99,7 +116,7 @@ def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
         carried * columns.size / (stop - first), slowdown, len(shares),
         tuple(map(int, columns)), all(one.alone for one in spiking),
-        worst, worst_ns,
+        worst, worst_ns, by_past=len(job.line.ranks) == 1,
     )  # fmt: skip
 
 

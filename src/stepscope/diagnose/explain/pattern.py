@@ -64,13 +64,14 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
     works: Mask = np.array([one.trains and not one.waits for one in window.functions], np.bool_)
     excess = np.where(works, own - usual, -np.inf)
     most = int(np.argmax(excess))
-    share = suspect.excess_ns / max(job.line.typical_ns, 1.0)
+    share = _share(job, suspect, window)
     kind = window.functions[most].kind
     alike = np.array([one.kind == kind for one in window.functions]) if kind != "python" else \
         np.arange(len(own)) == most  # fmt: skip
     gained = float(np.maximum(excess, 0.0)[alike & works].sum())
     if gained < EXPLAINS * share:
         return None
+    part = min(gained / share, 1.0)
     group = np.append(peers, suspect.row)
     odd = Odd(suspect.row, most, float(own[most]), float(usual[most]), 0.0, 0.0, gained)
     shown = Evidence(
@@ -81,10 +82,21 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
     if kind == "python":
         name = window.functions[most].in_users_code
         proven = cause in ("gc", "jit_compile")
-        return Explained(cause, strength, (shown,), gained / share, function=name, proven=proven)
+        return Explained(cause, strength, (shown,), part, function=name, proven=proven, agrees=True)
     order = [int(at) for at in np.argsort(-excess) if alike[at] and excess[at] > 0]
     kernels = tuple(dict.fromkeys(window.functions[at].name for at in order))[:SEVERAL]
-    return Explained(cause, strength, (shown,), gained / share, kernels=kernels, agrees=True)
+    return Explained(cause, strength, (shown,), part, kernels=kernels, agrees=True)
+
+
+def _share(job: Observed, suspect: Suspect, window: Patterns) -> float:
+    """The part of the window that its excess takes; of a step, where they do not overlap."""
+    columns = np.arange(len(job.line.steps))
+    first, last = window.steps or job.line.span(0, columns.size)
+    inside = (job.line.steps >= first) & (job.line.steps <= last)
+    slow = inside & np.isin(columns, columns[suspect.columns])
+    if not slow.any():
+        return suspect.excess_ns / max(job.line.typical_ns, 1.0)
+    return suspect.excess_ns * int(slow.sum()) / float(np.nansum(job.line.job_period_ns[inside]))
 
 
 def _cause(

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
+import numpy as np
+
 from stepscope.diagnose.finding import RankTime
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -47,6 +49,7 @@ def _communicating(job: Observed) -> tuple[Limit, ...]:
     line = job.line
     if not job.own.phases or job.own.hidden or job.own.skipped or is_staged(job.window):
         return ()
-    share = stats.median(1.0 - (job.total / line.period_ns)[:, line.warm_up :])
+    known = np.where(line.period_ns > 0, line.period_ns, np.nan)
+    share = stats.median(1.0 - (job.total / known)[:, line.warm_up :])
     communicates = "comm_ops" in job.window.tables or job.own.marked
     return (Limit("exposed_ns", share),) if communicates and share >= NOTABLE_SHARE else ()

@@ -41,15 +41,14 @@ def _link_summary(finding: SlowLink) -> str:
 
 
 def _slow_summary(finding: Slowdown) -> str:
-    plural = len(finding.ranks) > 1
+    plural, suspect = len(finding.ranks) > 1, finding.suspect
     verb = {
         "compute": "compute" if plural else "computes",
         "data_loading": "load data" if plural else "loads data",
     }.get(finding.cause, "are" if plural else "is")
     text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than "
-    whose = "their" if plural else "its"
-    by_past = finding.suspect is not None and finding.suspect.by_past
-    text += "before" if by_past else f"{whose} peers"
+    usual = "its peers" if suspect is None else suspect.usual
+    text += usual.replace("its ", "their ") if plural else usual
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
     if finding.spikes is not None:
