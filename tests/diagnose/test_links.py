@@ -162,11 +162,25 @@ def test_a_slow_link_is_its_two_ends(ends: tuple[int, int], name: str) -> None:
     assert f"between ranks {ends[0]} and {ends[1]}" in found.summary
 
 
+def test_a_link_that_only_two_ranks_use_shows_in_few_steps() -> None:
+    def slow(members: tuple[int, ...], step: int) -> float:
+        return 4.0 if set(members) == {1, 5} else 1.0
+
+    found = the_verdict(a_wired_job(slow, steps=12, fabric=False))
+    assert (found.ranks, names(found)[0]) == ((1, 5), "h0/nic-1--h2/nic-1")
+
+
 def test_hosts_that_are_farther_from_each_other_by_design_are_no_fault() -> None:
     def far(members: tuple[int, ...], step: int) -> float:
         return 3.0 if len({rank // (RANKS // 2) for rank in members}) > 1 else 1.0
 
     assert not diagnose(a_wired_job(far, fabric=False)).verdicts
+
+
+def test_transfers_that_go_on_at_once_cost_their_time_once() -> None:
+    """Both directions of two pairs, and a group: five transfers of 80 ms, in steps of 460 ms."""
+    found = the_verdict(a_wired_job(through(5, since=0)))
+    assert found.lost_fraction == pytest.approx(60 / 460, rel=0.2)
 
 
 def test_of_two_equals_one_must_be_twice_as_slow() -> None:

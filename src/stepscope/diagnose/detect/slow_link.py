@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
-from stepscope.diagnose.network.delay import idle_ns, longest_delay, lost_per_step
+from stepscope.diagnose.network.delay import idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import (
     Cells,
@@ -36,7 +36,7 @@ from stepscope.diagnose.network.topology import Kind, PathDevice, Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask, union
 
 FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840
@@ -164,7 +164,8 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
     looked_at = cells.known.any(axis=0)
     own, stray = Runs.of(active[None, looked_at]), Runs.of(others[:, looked_at])
     often, elsewhere = own.length.size, stray.length.size
-    if own.longest >= max(LASTING, TIMES_PASSING * stray.passing):
+    lasting = min(LASTING, int(looked_at.sum()))  # or all of a shorter recording
+    if own.longest >= max(lasting, TIMES_PASSING * stray.passing):
         often, elsewhere = int(own.length.sum()), int(stray.length.sum())
     elif often < 2:
         return False
@@ -226,11 +227,32 @@ def _lost(
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
-    longest = longest_delay([looked.rates.places[at] for at in through.tolist()], cost)
+    longest = _longest_delay(looked, through, explained & slow) / max(int(active.sum()), 1)
     costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     longest = min(longest, idle_ns(job, costliest.members, active))
     return lost_per_step(longest, job.line.job_period_ns, active, calm, shared,
                          best.kind == "fabric")  # fmt: skip
+
+
+def _longest_delay(looked: SlowPlaces, through: Ints, cells: Mask) -> float:
+    """How long the transfers of any single rank exceeded their usual time, together: those that
+    move data at once, as in both directions of a pair, delay it once."""
+    single = looked.rates.single
+    kept = np.flatnonzero(cells[single.place, single.column] & (looked.times > 1))
+    ended = single.ended_ns[kept]
+    begun = ended - (single.taken_ns[kept] * (1 - 1 / looked.times[kept])).astype(np.int64)
+    of_rank: dict[int, list[int]] = {}
+    for at in through.tolist():
+        for rank in looked.rates.places[at].members:
+            of_rank.setdefault(rank, []).append(at)
+    delays = (_length(begun[some], ended[some]) for places in of_rank.values()
+              if (some := np.isin(single.place[kept], places)).any())  # fmt: skip
+    return max(delays, default=0.0)
+
+
+def _length(begun: Ints, ended: Ints) -> float:
+    together = union(begun, ended)
+    return float((together.end - together.start).sum())
 
 
 def _signs(signs: Sequence[RaisedCounter], against: Floats) -> tuple[str, ...]:

@@ -30,8 +30,9 @@ An idle device reports 0, also in a job that computes on CPUs. Our simulator."""
 AHEAD_NS, MOSTLY = 100_000, 0.5
 """A host runs ahead of its device: this share of the operators starts so much later than it was
 called. With gloo an operator starts when it is called. Our choice."""
-LEAST_STEPS = 20
-"""As many steps as L2 needs; traces of fewer steps are judged by `slow_group`. Our simulator."""
+LEAST_STEPS = 8
+"""Fewer steps show no level of a place, as in `transfers`; they are judged by `slow_link_brief`.
+Statistics."""
 RATIO = 1.5
 """A transfer that takes 1.5 times as long is slow, as in `slow_group`. Our simulator."""
 SIGMAS = 5.0
@@ -95,7 +96,8 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
     fast, own = _fast(slowness, classes, alike, noise)
     _by_link_speed(job, rates.places, alike, fast)
     excess = slowness - fast[:, None]
-    limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
+    always = own > fast  # by all of its steps, so that the noise of a single one does not matter
+    limit = np.maximum(math.log(RATIO), np.where(always, 0.0, SIGMAS * noise))[:, None]
     known = np.isfinite(excess)
     times = np.exp(rates.single.slowness - fast[rates.single.place])
     held_up = _held_up(job, rates, times, classes)
@@ -105,7 +107,6 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
     busy = np.zeros(slowness.shape[1], np.bool_)
     for span in guilty.values():
         busy[slice(*span)] = True
-    always = own > fast
     return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), busy, times, always)
 
 
