@@ -86,10 +86,36 @@ def test_an_adapters_link_with_half_its_lanes_is_distinguished_from_its_cable() 
     assert not diagnose(put(a_wired_job(), hardware=links)).verdicts
 
 
+def test_where_all_pass_a_slow_link_its_speed_shows_how_fast_data_could_move() -> None:
+    """A single group, equally slow in all steps: nothing else shows that it could be faster."""
+    window = a_wired_job()
+    comm = window.tables["comm_ops"]
+    window = put(window, comm_ops=comm.take(comm.strings("group").equals("dp-1")))
+    assert not diagnose(window).verdicts
+    begins = np.unique(window.tables["steps"].ints("start_ns"))
+    rows = [(host, nic, at, 10.0 if (host, nic) == (2, 1) else 50.0)
+            for host in range(8) for nic in range(2) for at in begins.tolist()]  # fmt: skip
+    links = Table({
+        "rank": np.full(len(rows), -1), "host": Strings.of([f"h{host}" for host, *_ in rows]),
+        "metric": Strings.of([f"nic_link_gb_per_s.nic-{nic}" for _, nic, *_ in rows]),
+        "ts_ns": np.array([at for *_, at, _ in rows]), "value": np.array([row[-1] for row in rows]),
+    })  # fmt: skip
+    found = the_verdict(put(window, hardware=links))
+    assert (found.ranks, names(found)[0]) == ((5,), "h2/nic-1")
+    assert found.lost_fraction == pytest.approx(0.8 * 20 / 400, rel=0.1)
+
+
+def test_small_operators_count_where_they_take_long() -> None:
+    window = a_wired_job(through(5))
+    comm = window.tables["comm_ops"]
+    small = comm.with_column("bytes", np.full(len(comm), 1 << 16))
+    assert the_verdict(put(window, comm_ops=small)).ranks == (5,)
+
+
 def test_traffic_within_a_host_goes_over_what_counters_show() -> None:
     window = a_wired_job(on_host(3))
     found = the_verdict(window)
-    assert (names(found), found.group) == ([], "tp-3")
+    assert (names(found), found.group) == (["h3/gpu-0--h3/gpu-1"], "tp-3")
     assert "the interconnect inside h3" in found.evidence[0].detail
     counted = Table({"rank": np.zeros(1, np.int64), "host": Strings.of(["h0"]),
                      "metric": Strings.of(["nvlink_tx_bytes_per_s"]),
@@ -116,6 +142,47 @@ def test_what_was_slow_from_the_first_step_on_is_compared_with_its_equals() -> N
     assert found.ranks == (5,)
 
 
+def test_a_stage_in_the_middle_is_behind_most_pairs_of_a_pipeline() -> None:
+    """Slow from the first step on: two of three pairs of each pipeline, and none is its equal."""
+    found = the_verdict(a_wired_job(through(4, 5, 6, 7, since=0)))
+    assert (names(found)[0], found.ranks) == ("leaf-1", (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [((1, 5), "h0/nic-1--h2/nic-1"), ((6, 7), "h3/gpu-0--h3/gpu-1")],
+    ids=["between hosts", "within a host"],
+)
+def test_a_slow_link_is_its_two_ends(ends: tuple[int, int], name: str) -> None:
+    def slow(members: tuple[int, ...], step: int) -> float:
+        return 4.0 if set(members) == set(ends) else 1.0
+
+    found = the_verdict(a_wired_job(slow))
+    assert (found.ranks, names(found)[0], found.devices[0].type) == (ends, name, "link")
+    assert f"between ranks {ends[0]} and {ends[1]}" in found.summary
+
+
+def test_a_link_that_only_two_ranks_use_shows_in_few_steps() -> None:
+    def slow(members: tuple[int, ...], step: int) -> float:
+        return 4.0 if set(members) == {1, 5} else 1.0
+
+    found = the_verdict(a_wired_job(slow, steps=12, fabric=False))
+    assert (found.ranks, names(found)[0]) == ((1, 5), "h0/nic-1--h2/nic-1")
+
+
+def test_hosts_that_are_farther_from_each_other_by_design_are_no_fault() -> None:
+    def far(members: tuple[int, ...], step: int) -> float:
+        return 3.0 if len({rank // (RANKS // 2) for rank in members}) > 1 else 1.0
+
+    assert not diagnose(a_wired_job(far, fabric=False)).verdicts
+
+
+def test_transfers_that_go_on_at_once_cost_their_time_once() -> None:
+    """Both directions of two pairs, and a group: five transfers of 80 ms, in steps of 460 ms."""
+    found = the_verdict(a_wired_job(through(5, since=0)))
+    assert found.lost_fraction == pytest.approx(60 / 460, rel=0.2)
+
+
 def test_of_two_equals_one_must_be_twice_as_slow() -> None:
     assert the_verdict(a_wired_job(on_host(3, since=0))).group == "tp-3"
     assert not diagnose(a_wired_job(on_host(3, times=1.8, since=0))).verdicts
@@ -125,7 +192,7 @@ def test_a_group_that_was_never_fast_and_has_no_equal_is_no_alibi() -> None:
     """Rank 1's own group is slow as well, with no evidence; that of rank 5 is not tested."""
     window = a_wired_job(through(1, since=0))
     comm = window.tables["comm_ops"]
-    within = comm.strings("group").equals("dp-0", "dp-1")
+    within = comm.strings("group").equals("dp-0")
     first = (
         (comm.ints("rank") < 8)
         & (comm.ints("peer") < 8)

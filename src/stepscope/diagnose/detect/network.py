@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from stepscope.diagnose.detect.slow_group import SlowTransfer, slow_transfers
-from stepscope.diagnose.detect.slow_link import SlowDevice, slow_links
+from stepscope.diagnose.detect.slow_link import BETWEEN_TWO, SlowDevice, slow_links
 from stepscope.diagnose.finding import Decision, Device, SlowLink, Value
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -51,13 +52,19 @@ class SlowLinks:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         guilty = _guilty(job, so_far)
         for link in slow_links(job, guilty):
-            if not _is_of_culprits(link, guilty.keys()):
+            if not _is_of_culprits(link, _large(job, so_far, link)):
                 yield _link_finding(job, link)
 
 
 def _guilty(job: Observed, so_far: SoFar) -> dict[int, tuple[int, int]]:
     """Ranks that are slow themselves, and in which columns."""
     return {int(job.line.ranks[one.row]): (one.first, one.stop) for one in so_far.culprits}
+
+
+def _large(job: Observed, so_far: SoFar, link: SlowDevice) -> frozenset[int]:
+    """Slow ranks whose own excess is large enough to explain what a link costs."""
+    large = (one for one in so_far.culprits if one.excess_ns >= EXPLAINS * link.lost_ns)
+    return frozenset(int(job.line.ranks[one.row]) for one in large)
 
 
 def _is_slow_with(slow: SlowTransfer, guilty: Mapping[int, tuple[int, int]]) -> bool:
@@ -71,7 +78,10 @@ def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
     """Whether the device belongs to ranks that are slow themselves: a rank that shares its GPU or
     its processors with other processes moves data slowly, too. What all members of a group wait for
     after the last of them has arrived is not that member's fault."""
-    behind = link.ranks or link.suspects[0][0].ranks
+    likeliest = link.suspects[0][0]
+    behind = link.ranks or likeliest.ranks
+    if likeliest.kind in BETWEEN_TWO:
+        return not set(behind).isdisjoint(guilty)
     return bool(behind) and set(behind) <= set(guilty)
 
 
@@ -156,8 +166,10 @@ def _devices(link: SlowDevice) -> tuple[Device, ...]:
 
 def _device(one: PathDevice, chance: float) -> Device | None:
     match one.kind:
-        case "unknown" | "fabric":
+        case "unknown" | "fabric" | "distance":
             return None
+        case "edge" | "lane":
+            return Device("link", one.name, round(chance, 3))
         case kind:
             return Device(kind, one.name, round(chance, 3))
 
@@ -166,6 +178,8 @@ def _where(link: SlowDevice) -> str:
     likeliest, chance = link.suspects[0]
     if likeliest.kind == "fabric":
         return "between all hosts"
+    if any(one.kind in BETWEEN_TWO and one.ranks == link.ranks for one, _ in link.suspects):
+        return f"between ranks {link.ranks[0]} and {link.ranks[1]}"
     if chance >= 0.5:
         return f"through {likeliest.name}"
     if link.ranks:

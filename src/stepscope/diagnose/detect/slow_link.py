@@ -6,10 +6,10 @@ Papers: Holmes (2025), section 4.4, accuses devices on the paths of slow operato
 What differs: rates contain the transfer only (`network.rates`), and devices are weighed by
 likelihood (`network.likelihood`). A place (a group or a pair) is slow in a step in which its
 transfers took RATIO times what they took in its own fast steps, or, if these are slow as well, in
-those of its equals. Devices explain slow places. A device is accused if it was slow in more steps
-than places are slow for no reason, repeatedly.
+those of places that move the same data over the same kind of hop. Devices explain slow places. A
+device is accused if it was slow in more steps than places are slow for no reason, repeatedly.
 Cost: one sort of `comm_ops`; paths of places only where one is slow. Cannot see: what is slow from
-the first step on in all equals; a single slow episode; how libraries really route; gloo.
+the first step on in all places of a kind; a single slow episode; how libraries really route; gloo.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
-from stepscope.diagnose.network.delay import idle_ns, longest_delay, lost_per_step
+from stepscope.diagnose.network.delay import idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import (
     Cells,
@@ -32,11 +32,11 @@ from stepscope.diagnose.network.likelihood import (
 )
 from stepscope.diagnose.network.outstanding import Requests
 from stepscope.diagnose.network.slow_edges import SlowPlaces, find_slow_places, slow_periods
-from stepscope.diagnose.network.topology import PathDevice, Topology
+from stepscope.diagnose.network.topology import Kind, PathDevice, Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask, union
 
 FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840
@@ -53,6 +53,8 @@ NAMED = 5
 LEAST_LIKELY = 0.005
 """Smallest probability of a suspect; each adapter of a group of two hundred has as much. Our
 simulator."""
+BETWEEN_TWO: tuple[Kind, ...] = ("edge", "lane")
+"""Kinds of links that only two ranks use."""
 STRAYS = 0.1
 """Of what a device explains: if more is slow beside it, something else contributes to the cost. Our
 simulator."""
@@ -132,8 +134,18 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
             return
         explained = np.isin(np.arange(len(cells.slow)), paths.places_of([best]))[:, None] & active
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
-        yield _slow_link(case, rivals, explained)
+        link = _slow_link(case, rivals, explained)
+        if not _is_by_design(case, link, explained):
+            yield link
         cells = _without(cells, explained)
+
+
+def _is_by_design(case: _Case, link: SlowDevice, explained: Mask) -> bool:
+    """Whether data moves slowly only because it goes far: it was never faster."""
+    slow = explained & case.looked.cells.slow
+    return link.suspects[0][0].kind == "distance" and bool(
+        case.looked.always[slow.any(axis=1)].mean() > MOSTLY
+    )
 
 
 def _without(cells: Cells, some: Mask) -> Cells:
@@ -152,7 +164,8 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
     looked_at = cells.known.any(axis=0)
     own, stray = Runs.of(active[None, looked_at]), Runs.of(others[:, looked_at])
     often, elsewhere = own.length.size, stray.length.size
-    if own.longest >= max(LASTING, TIMES_PASSING * stray.passing):
+    lasting = min(LASTING, int(looked_at.sum()))  # or all of a shorter recording
+    if own.longest >= max(lasting, TIMES_PASSING * stray.passing):
         often, elsewhere = int(own.length.sum()), int(stray.length.sum())
     elif often < 2:
         return False
@@ -214,11 +227,32 @@ def _lost(
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
-    longest = longest_delay([looked.rates.places[at] for at in through.tolist()], cost)
+    longest = _longest_delay(looked, through, explained & slow) / max(int(active.sum()), 1)
     costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     longest = min(longest, idle_ns(job, costliest.members, active))
     return lost_per_step(longest, job.line.job_period_ns, active, calm, shared,
                          best.kind == "fabric")  # fmt: skip
+
+
+def _longest_delay(looked: SlowPlaces, through: Ints, cells: Mask) -> float:
+    """How long the transfers of any single rank exceeded their usual time, together: those that
+    move data at once, as in both directions of a pair, delay it once."""
+    single = looked.rates.single
+    kept = np.flatnonzero(cells[single.place, single.column] & (looked.times > 1))
+    ended = single.ended_ns[kept]
+    begun = ended - (single.taken_ns[kept] * (1 - 1 / looked.times[kept])).astype(np.int64)
+    of_rank: dict[int, list[int]] = {}
+    for at in through.tolist():
+        for rank in looked.rates.places[at].members:
+            of_rank.setdefault(rank, []).append(at)
+    delays = (_length(begun[some], ended[some]) for places in of_rank.values()
+              if (some := np.isin(single.place[kept], places)).any())  # fmt: skip
+    return max(delays, default=0.0)
+
+
+def _length(begun: Ints, ended: Ints) -> float:
+    together = union(begun, ended)
+    return float((together.end - together.start).sum())
 
 
 def _signs(signs: Sequence[RaisedCounter], against: Floats) -> tuple[str, ...]:
@@ -254,8 +288,15 @@ def _ranks(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tupl
     for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
         ranks = devices[at].ranks
         behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
-    ranks = max(behind, key=lambda one: behind[one], default=())
+    ranks = max(behind, key=lambda one: (round(behind[one], 3), len(one)), default=())
+    if any(one.kind in BETWEEN_TWO and one.ranks == ranks for one in devices):
+        behind[ranks] = _of_either(behind, ranks)
     if not ranks:
         return ()
     sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(job.line.ranks)
     return ranks if sure else ()
+
+
+def _of_either(behind: Mapping[tuple[int, ...], float], ends: tuple[int, ...]) -> float:
+    """The probability that it is what connects two ranks, or one of its ends."""
+    return sum(chance for ranks, chance in behind.items() if ranks and set(ranks) <= set(ends))

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.account.belief import odds
+from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.detect.slow_transfers import CLEAR, LEAST_SCORE, RARE_BITS
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.delay import idle_ns, longest_delay
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.rates import DeviceTransfers, device_transfers
-from stepscope.diagnose.network.slow_edges import LEAST_STEPS, on_devices
+from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import FAST, MOST, PATH, UNEQUAL, likelihood
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -33,6 +34,8 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.thresholds import HIGHEST_SCORE
 from stepscope.window import Floats, Mask, Table, numbered
 
+FEW_STEPS = 20
+"""In more steps `slow_link` sees what is worth a verdict. As many as L2 needs. Our choice."""
 LEAST = 4
 """Fewer transfers of a place and kind show no level. Statistics."""
 LEAST_HOSTS = 3
@@ -52,9 +55,11 @@ class BriefLinks:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         hosts = [host.name for host in job.window.job.hosts]
-        brief = len(job.line.steps) - job.line.warm_up < LEAST_STEPS
+        brief = len(job.line.steps) - job.line.warm_up < FEW_STEPS
         comm = job.window.table("comm_ops")
         if comm is None or len(hosts) < LEAST_HOSTS or not brief or not on_devices(job):
+            return
+        if slow_links(job, {}):
             return
         moved = device_transfers(job, comm.take(~_shares_kernel(comm)))
         seen = _compared(job, moved) if moved is not None else []

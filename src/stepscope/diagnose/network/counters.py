@@ -26,7 +26,8 @@ the weight of a sign that shows in most such faults and on one in thirty healthy
 our own numbers, because no such counts are published. Our simulator."""
 OF_ADAPTER = re.compile(r"(nic_\w+)\.([\w-]+)")
 """The counter of a single NIC of a host, as processors name it: `nic_errors.mlx5_3`."""
-LINKS = ("nic_pcie_gb_per_s", "pcie_link_gb_per_s", "nic_link_gb_per_s")
+OF_NETWORK = "nic_link_gb_per_s"
+LINKS = ("nic_pcie_gb_per_s", "pcie_link_gb_per_s", OF_NETWORK)
 """Metrics of the speed that a link negotiated (trained)."""
 LOST = 0.6
 """A link below this share of the median speed is degraded: it falls back to half of its lanes, or
@@ -34,8 +35,8 @@ to a generation of half the speed. Our simulator."""
 TIMES = 2.0
 """A counter stands out at twice its value in other steps and on other ranks. Our simulator."""
 FEW = 0.1
-"""If a larger share of the ranks shows a counter, it does not point to one device. Our
-simulator."""
+"""If a larger share of the ranks shows a counter, and more than those of a host, it does not point
+to one device. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCou
     )
     usual = max(stats.median(during), 0.0)
     rows = during > TIMES * np.maximum(else_, usual)
-    if 0 < rows.sum() <= max(FEW * rows.size, 1):
+    if 0 < rows.sum() <= _few(job):
         yield RaisedCounter(metric, rows)
 
 
@@ -101,8 +102,33 @@ def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCoun
     carries = stats.sums(row[keep], table.floats("value")[keep], ranks)
     mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
     rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
-    if 0 < rows.sum() <= max(FEW * rows.size, 1):
+    if 0 < rows.sum() <= _few(job):
         yield RaisedCounter(metric, rows)
+
+
+def _few(job: Observed) -> float:
+    """The most ranks that may be behind one device: a host's counter is that of all its ranks."""
+    sizes = [len(host.ranks) for host in job.window.job.hosts]
+    return max(FEW * len(job.line.ranks), 1, *(sizes if len(sizes) > 1 else ()))
+
+
+def lasting_slowdown(job: Observed) -> Floats:
+    """`[rank]`: how many times slower each rank's network link runs than most, if it never ran as
+    fast in the window; else 1."""
+    ranks = len(job.line.ranks)
+    table, times = job.window.table("hardware"), np.ones(ranks)
+    if table is None or OF_NETWORK not in {*map(_plain, table.strings("metric").values)}:
+        return times
+    samples = _by_rank(job, OF_NETWORK)
+    row = job.line.rows(samples.ints("rank"))
+    keep = (row >= 0) & (job.line.column_at(samples.ints("ts_ns")) >= 0)
+    speed = np.full(ranks, np.nan)
+    np.fmax.at(speed, row[keep], samples.floats("value")[keep])
+    usual = stats.median(speed)
+    slow = (speed > 0) & (np.nan_to_num(speed, nan=np.inf) < LOST * usual)
+    if slow.sum() <= _few(job):
+        times[slow] = usual / speed[slow]
+    return times
 
 
 def _by_rank(job: Observed, metric: str) -> Table:

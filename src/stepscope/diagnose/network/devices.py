@@ -67,6 +67,20 @@ class Devices:
         host = self._host_of[rank]
         return f"{host.name}/pcie-{self._gpu_at(host, rank)}"
 
+    def place(self, rank: int) -> str:
+        """Where a rank computes: its GPU, by its share of the host's if none was seen."""
+        host = self._host_of.get(rank)
+        if host is None:
+            return f"rank {rank}"
+        return self.gpu(rank) or f"{host.name}/gpu-{self._gpu_at(host, rank)}"
+
+    def port(self, rank: int) -> str:
+        """Where a rank's data leaves its host: its NIC, as far as that is known."""
+        host = self._host_of.get(rank)
+        if host is None:
+            return f"rank {rank}"
+        return self.nic(rank) or f"{host.name}/{host.nics[0] if host.nics else 'nic'}"
+
     def nvlink(self, rank: int) -> str | None:
         """The NVLink of a rank's host, if hardware counters show that it has one."""
         host = self._host_of.get(rank)
@@ -80,6 +94,8 @@ class Devices:
         used = self._nic_used.get(rank)
         if used is not None:
             return f"{host.name}/{used}"
+        if len(host.nics) == 1:
+            return f"{host.name}/{host.nics[0]}"
         if not host.nics or self.gpu(rank) is None:
             return None
         at = host.ranks.index(rank) * len(host.nics) // len(host.ranks)

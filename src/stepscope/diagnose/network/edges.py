@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,10 @@ class Place:
     members: tuple[int, ...]
     """For a pair the source and the target; empty if unknown."""
     shape: tuple[object, ...]
-    """Places of equal shape are comparable."""
+    """Places of equal shape are comparable: they are at the same place in equal groups."""
     is_pair: bool = False
+    alike: tuple[object, ...] = ()
+    """Places that move the same data over the same kind of hop, wherever they are in the job."""
 
 
 @dataclass(frozen=True)
@@ -95,5 +98,6 @@ def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) ->
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
     whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
+    pair, per_host = max(ends) >= 0, tuple(sorted(Counter(layout).values()))
     return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
-                 max(ends) >= 0)  # fmt: skip
+                 pair, ("" if pair else group.kind, per_host))  # fmt: skip

@@ -17,11 +17,13 @@ from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
-microseconds, the latency of a collective between hosts. Our simulator."""
+microseconds, the latency of a collective between hosts. They count where all of a place together
+take long enough to be worth a verdict, as those of tensors in inference. Our simulator."""
 SIZES_PER_OCTAVE = 2
 """Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
 INSTANT = 0.05
@@ -60,9 +62,11 @@ class Rates:
     places: Sequence[Place]
     equals: Ints
     """The number of each place's class of equals."""
+    alike: Ints
+    """The number of the larger class of all that move data over the same kind of hop."""
     taken_ns: Floats
     usual_ns: Floats
-    """Time for the same bytes at the median rate of the class."""
+    """Time for the same bytes at the median rate of the larger class."""
     single: Single
     """The transfers that these times are sums of."""
 
@@ -97,14 +101,14 @@ class DeviceTransfers:
 def measure_rates(job: Observed) -> Rates | None:
     """The transfer rates of all places, or None if the recording does not show them."""
     comm = job.window.table("comm_ops")
-    operators = None if comm is None else device_transfers(job, comm)
+    operators = None if comm is None else device_transfers(job, comm, 1)
     if operators is None:
         return None
-    equals = _classes(operators.places)
-    operators = _measurable(operators, equals)
+    alike = _numbers([one.alike for one in operators.places])
+    operators = _measurable(_long_enough(job, operators), alike)
     if operators is None:
         return None
-    usual = operators.size_bytes * _usual_ns_per_byte(operators, equals)
+    usual = operators.size_bytes * _usual_ns_per_byte(operators, alike)
     columns = len(job.line.steps)
     shape = (len(operators.places), columns)
     cell = operators.place * columns + operators.column
@@ -116,38 +120,48 @@ def measure_rates(job: Observed) -> Rates | None:
     single = Single(
         operators.place, operators.column, operators.ended_ns, operators.transfer_ns, usual
     )
-    return Rates(operators.places, equals, np.where(known, taken, np.nan),
+    equals = _numbers([one.shape for one in operators.places])
+    return Rates(operators.places, equals, alike, np.where(known, taken, np.nan),
                  np.where(known, expected, np.nan), single)  # fmt: skip
 
 
-def _classes(places: Sequence[Place]) -> Ints:
+def _numbers(classes: Sequence[tuple[object, ...]]) -> Ints:
     numbers: dict[tuple[object, ...], int] = {}
-    return np.array([numbers.setdefault(one.shape, len(numbers)) for one in places], np.int64)
+    return np.array([numbers.setdefault(one, len(numbers)) for one in classes], np.int64)
 
 
-def _measurable(operators: DeviceTransfers, equals: Ints) -> DeviceTransfers | None:
+def _long_enough(job: Observed, operators: DeviceTransfers) -> DeviceTransfers:
+    """Without the small operators of places where these take less than could cost anything."""
+    small = operators.size_bytes < LEAST_BYTES
+    took = stats.sums(operators.place[small], operators.transfer_ns[small], len(operators.places))
+    steps = np.unique(operators.column)
+    least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
+    return operators.only(~small | (took >= least)[operators.place])
+
+
+def _measurable(operators: DeviceTransfers, alike: Ints) -> DeviceTransfers | None:
     """The operators that took time, of kinds that are long enough for the clock.
 
     Of transfers that are shorter than its ticks only the slow ones seem to take any time: then all
     of them seem as slow as ever.
     """
     took = operators.transfer_ns > 0
-    key = _key(operators, equals)
+    key = _key(operators, alike)
     count = np.bincount(key)
     instant = np.bincount(key[~took], minlength=count.size)
     kept = took & (instant <= INSTANT * count)[key]
     return operators.only(kept) if kept.any() else None
 
 
-def _key(operators: DeviceTransfers, equals: Ints) -> Ints:
+def _key(operators: DeviceTransfers, alike: Ints) -> Ints:
     """A number for each class of places and kind of operator."""
-    return equals[operators.place] * (int(operators.kind.max()) + 1) + operators.kind
+    return alike[operators.place] * (int(operators.kind.max(initial=0)) + 1) + operators.kind
 
 
-def _usual_ns_per_byte(operators: DeviceTransfers, equals: Ints) -> Floats:
+def _usual_ns_per_byte(operators: DeviceTransfers, alike: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
     ns_per_byte = operators.transfer_ns / operators.size_bytes
-    key = _key(operators, equals)
+    key = _key(operators, alike)
     order = np.lexsort((ns_per_byte, key))
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     length = np.diff(np.append(begins, order.size))
@@ -157,13 +171,17 @@ def _usual_ns_per_byte(operators: DeviceTransfers, equals: Ints) -> Floats:
     return out
 
 
-def device_transfers(job: Observed, comm: Table) -> DeviceTransfers | None:
+def device_transfers(
+    job: Observed, comm: Table, least_bytes: int = LEAST_BYTES
+) -> DeviceTransfers | None:
     """Operators whose members were all recorded, in the same step and with the same size."""
     if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
     compared = comm.strings("op").equals(*COMPARED)
     column = np.where(compared, job.line.columns(comm.ints("step")), -1)
-    parts = [part for rows in _portions(column) if (part := _matched(job, comm.take(rows)))]
+    parts = [
+        part for rows in _portions(column) if (part := _matched(job, comm.take(rows), least_bytes))
+    ]
     if not parts:
         return None
     columns = zip(*(vars(part).values() for part in parts), strict=True)
@@ -197,14 +215,14 @@ class _Matched:
     ended_ns: Ints
 
 
-def _matched(job: Observed, comm: Table) -> _Matched | None:
+def _matched(job: Observed, comm: Table, least_bytes: int) -> _Matched | None:
     matched = match(comm)
     if not matched.order.size:
         return None
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = job.line.columns(table.ints("step"))
-    known = (start != NULL) & (end != NULL) & (size >= LEAST_BYTES)
+    known = (start != NULL) & (end != NULL) & (size >= least_bytes)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     shortest = np.minimum.reduceat(lasted, begins)
     usable = (

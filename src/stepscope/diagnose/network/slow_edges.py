@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.network.counters import lasting_slowdown
+from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import Cells
 from stepscope.diagnose.network.outstanding import SlowPeriods
 from stepscope.diagnose.network.rates import Rates, measure_rates
@@ -28,8 +30,9 @@ An idle device reports 0, also in a job that computes on CPUs. Our simulator."""
 AHEAD_NS, MOSTLY = 100_000, 0.5
 """A host runs ahead of its device: this share of the operators starts so much later than it was
 called. With gloo an operator starts when it is called. Our choice."""
-LEAST_STEPS = 20
-"""As many steps as L2 needs; traces of fewer steps are judged by `slow_group`. Our simulator."""
+LEAST_STEPS = 8
+"""Fewer steps show no level of a place, as in `transfers`; they are judged by `slow_link_brief`.
+Statistics."""
 RATIO = 1.5
 """A transfer that takes 1.5 times as long is slow, as in `slow_group`. Our simulator."""
 SIGMAS = 5.0
@@ -37,12 +40,16 @@ SIGMAS = 5.0
 FAST, FAST_SIGMAS = 0.2, 0.84
 """The fast steps of a place are its fastest fifth; with Gaussian noise that quantile lies 0.84
 sigma below the mean. Statistics."""
-APART, LEAST_EQUALS = 4.0, 3
-"""A place is slow relative to its equals if it exceeds them by this many times their own scatter;
-needs at least three places. Our simulator."""
+APART = 4.0
+"""A place is slow relative to its equals if it exceeds them by this many times their own scatter.
+Our simulator."""
 PAIR, RATIO_OF_TWO = 2, 2.0
 """The limit against a single equal, as in `slow_group`: with two places it is unclear which one is
-normal. Our simulator."""
+normal. The same against places elsewhere in the job, which may have other work beside them. Our
+simulator."""
+FEWEST_FAST, LEAST_FAST = 0.25, 2
+"""The part, and the number, of equals that must be fast to show what is usual. A host in the middle
+of a pipeline is behind two of three pairs. Our choice."""
 EDGE = 0.02
 """Share of a transfer that is ignored at either end, where its first requests are being posted and
 its last ones complete: clocks are aligned only to microseconds. Our simulator."""
@@ -63,6 +70,8 @@ class SlowPlaces:
     """Steps in which a rank is slow for other reasons."""
     times: Floats
     """The time of each single transfer relative to fast steps."""
+    always: Mask
+    """Places that were never fast: only their equals show that they are slow."""
 
 
 def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> SlowPlaces | None:
@@ -80,21 +89,25 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
         return None
     slowness = rates.slowness
     slowness[:, : job.line.warm_up] = np.nan
-    classes = _classes(job, rates)
+    topology = Topology(job.window)
+    classes = _classes(topology, rates.places, rates.equals)
+    alike = _classes(topology, rates.places, rates.alike)
     noise = _noise(slowness, classes)
-    fast = _fast(slowness, classes, noise)
+    fast, own = _fast(slowness, classes, alike, noise)
+    _by_link_speed(job, rates.places, alike, fast)
     excess = slowness - fast[:, None]
-    limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
+    always = own > fast  # by all of its steps, so that the noise of a single one does not matter
+    limit = np.maximum(math.log(RATIO), np.where(always, 0.0, SIGMAS * noise))[:, None]
     known = np.isfinite(excess)
     times = np.exp(rates.single.slowness - fast[rates.single.place])
     held_up = _held_up(job, rates, times, classes)
     slow = known & ((np.nan_to_num(excess) > limit) | held_up)
-    known &= slow | ~_without_scale(known, slow, classes)[:, None]
+    known &= slow | ~_without_scale(known, slow, alike)[:, None]
     brief = ~(slow & ~_few_are_slow(rates, times)).any(axis=0)
     busy = np.zeros(slowness.shape[1], np.bool_)
     for span in guilty.values():
         busy[slice(*span)] = True
-    return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), busy, times)
+    return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), busy, times, always)
 
 
 def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
@@ -161,12 +174,12 @@ def _runs_ahead(job: Observed) -> bool:
     return bool(late.size) and float(late.mean()) > MOSTLY
 
 
-def _classes(job: Observed, rates: Rates) -> list[Ints]:
-    """Classes of equal places that also lie under the same number of leaf switches."""
-    topology, found = Topology(job.window), dict[tuple[int, int], list[int]]()
-    for at, place in enumerate(rates.places):
-        found.setdefault((int(rates.equals[at]), topology.crosses_leaves(place)), []).append(at)
-    return [np.array(places, np.int64) for places in found.values()]
+def _classes(topology: Topology, places: Sequence[Place], number: Ints) -> list[Ints]:
+    """Places of the same number that also lie under the same number of leaf switches."""
+    found = dict[tuple[int, int], list[int]]()
+    for at, place in enumerate(places):
+        found.setdefault((int(number[at]), topology.crosses_leaves(place)), []).append(at)
+    return [np.array(same, np.int64) for same in found.values()]
 
 
 def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
@@ -177,19 +190,62 @@ def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
     return noise
 
 
-def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
-    """Slowness of each place in its fast steps; that of its equals, if it has no fast steps."""
-    fast = _fast_fifth(slowness) + FAST_SIGMAS * noise
-    for places in classes:
-        own = fast[places]
-        usual, spread = stats.median(own), stats.sigma(own)
-        if np.isfinite(own).sum() >= LEAST_EQUALS:
-            slow = own > usual + max(math.log(RATIO), APART * spread)
-            fast[places] = np.where(slow, usual, own)
-        elif np.isfinite(own).sum() == PAIR:
-            least = float(np.nanmin(own))
-            fast[places] = np.where(own > least + math.log(RATIO_OF_TWO), least, own)
-    return fast
+def _fast(
+    slowness: Floats, classes: Sequence[Ints], alike: Sequence[Ints], noise: Floats
+) -> tuple[Floats, Floats]:
+    """Slowness of each place when it is fast, and that of its own fast steps.
+
+    The first is that of its equals, or of all that are alike, if these are faster.
+    """
+    own = _fast_fifth(slowness) + FAST_SIGMAS * noise
+    fast = own.copy()
+    for same, ratio in ((classes, RATIO), (alike, RATIO_OF_TWO)):
+        for places in same:
+            fast[places] = _usual(fast[places], ratio)
+    return fast, own
+
+
+def _by_link_speed(
+    job: Observed, places: Sequence[Place], alike: Sequence[Ints], fast: Floats
+) -> None:
+    """Where all that are alike pass a network link that always ran slower than its equals, data
+    would move faster by what that link lacks."""
+    times = lasting_slowdown(job)
+    if (times == 1).all():
+        return
+    behind = np.array([_slowest_link(job, one, times) for one in places])
+    for same in alike:
+        if (behind[same] > 1).all():
+            fast[same] -= np.log(behind[same])
+
+
+def _slowest_link(job: Observed, place: Place, times: Floats) -> float:
+    """How many times slower the slowest link that a place passes is than most."""
+    if len({*map(job.window.host_of, place.members)}) < PAIR:
+        return 1.0
+    rows = job.line.rows(np.array(place.members, np.int64))
+    return float(times[rows[rows >= 0]].max(initial=1.0))
+
+
+def _usual(levels: Floats, ratio: float) -> Floats:
+    """The levels of equals, with the usual one in place of those that are slower."""
+    known = np.sort(levels[np.isfinite(levels)])
+    if known.size < PAIR:
+        return levels
+    if known.size == PAIR:
+        usual, limit = float(known[0]), math.log(RATIO_OF_TWO)
+    else:
+        fast = _faster_ones(known)
+        usual, limit = stats.median(fast), max(math.log(ratio), APART * stats.sigma(fast))
+    return np.where(levels > usual + limit, usual, levels)
+
+
+def _faster_ones(ordered: Floats) -> Floats:
+    """Those below the first gap, of which there must be a quarter: a slow host is behind most pairs
+    of a pipeline, and the middle one of all may be slow."""
+    least = max(math.ceil(FEWEST_FAST * ordered.size), LEAST_FAST)
+    gaps = np.flatnonzero(np.diff(ordered)[least - 1 :] > math.log(RATIO))
+    return ordered[: least + int(gaps[0])] if gaps.size else ordered
 
 
 def _fast_fifth(values: Floats) -> Floats:

@@ -22,7 +22,9 @@ from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.rerouted import abandoned_nics
 from stepscope.window import Ints, Mask, Window
 
-Kind = Literal["nic", "link", "switch", "nvlink", "pcie", "unknown", "fabric"]
+Kind = Literal[
+    "nic", "link", "switch", "nvlink", "pcie", "unknown", "fabric", "edge", "lane", "distance"
+]
 
 SUFFERS = 0.9
 """Probability that a place is slow if a device on its path is: a ring is as fast as its slowest
@@ -39,7 +41,9 @@ PARTLY = 0.75
 @dataclass(frozen=True)
 class PathDevice:
     """A device on network paths, and the ranks behind it. The name of `unknown` is a description;
-    `fabric` is everything between the hosts."""
+    `fabric` is everything between the hosts, `edge` and `lane` are what only two ranks use (between
+    hosts, and within one), and `distance` is what lies between parts of the hosts, or of a host,
+    that are farther from each other by design."""
 
     kind: Kind
     name: str
@@ -88,6 +92,7 @@ class Topology:
 
     def _hops(self, place: Place) -> Iterator[Hop]:
         hosts = [self._devices.host(rank) for rank in place.members]
+        yield from ((one, SUFFERS) for one in (*self._edge(place), *self._distances(place)))
         if len(set(hosts)) == 1 or None in hosts:
             yield from ((self._within(rank), SUFFERS) for rank in place.members)
             return
@@ -97,6 +102,40 @@ class Topology:
             if hosts.count(host) > 1:
                 yield self._within(rank), BESIDE
         yield from self._above(place)
+
+    def _edge(self, place: Place) -> Iterator[PathDevice]:
+        """What only the two ranks of a pair use, by the names of its two ends."""
+        if len(place.members) != 2:
+            return
+        ends, known = tuple(sorted(place.members)), self._devices
+        if len({*map(known.host, ends)}) > 1:
+            yield PathDevice("edge", "--".join(map(known.port, ends)), ends)
+        elif known.nvlink(ends[0]) is None:
+            yield PathDevice("lane", "--".join(map(known.place, ends)), ends)
+
+    def _distances(self, place: Place) -> Iterator[PathDevice]:
+        """What lies between groups of two, four and so on that follow one another: racks of hosts,
+        or the sockets of a host."""
+        hosts = {host for rank in place.members if (host := self._devices.host(rank))}
+        at, count, what = (self._host_at, len(self.window.job.hosts), "hosts")
+        if len(hosts) == 1:
+            at, what = self._rank_at, "ranks of a host"
+            count = max(len(one.ranks) for one in self.window.job.hosts if one.name in hosts)
+        elif self.window.job.fabric is not None:
+            return
+        size = 2
+        while size < count:
+            if len({at.get(rank, 0) // size for rank in place.members}) > 1:
+                yield PathDevice("distance", f"what lies between groups of {size} {what}", ())
+            size *= 2
+
+    @cached_property
+    def _host_at(self) -> Mapping[int, int]:
+        return {rank: at for at, one in enumerate(self.window.job.hosts) for rank in one.ranks}
+
+    @cached_property
+    def _rank_at(self) -> Mapping[int, int]:
+        return {rank: at for one in self.window.job.hosts for at, rank in enumerate(one.ranks)}
 
     def _within(self, rank: int) -> PathDevice:
         """The device that carries a rank's data within its host."""
@@ -117,6 +156,9 @@ class Topology:
         nic, pcie, leaf = self._devices.nic(rank), self._devices.pcie(rank), self._leaf(rank)
         if nic is None:
             yield PathDevice("unknown", f"the connection of rank {rank}", (rank,))
+            host = self._devices.host(rank)
+            if host is not None:
+                yield PathDevice("unknown", f"the connection of {host}", self._behind_host[host])
             if leaf is not None:
                 yield PathDevice("switch", leaf, self._behind_leaf[leaf])
             return
@@ -192,6 +234,10 @@ class Topology:
     @cached_property
     def _behind_nic(self) -> Mapping[str, tuple[int, ...]]:
         return _behind({rank: self._devices.nic(rank) for rank in self._ranks})
+
+    @cached_property
+    def _behind_host(self) -> Mapping[str, tuple[int, ...]]:
+        return _behind({rank: self._devices.host(rank) for rank in self._ranks})
 
     @cached_property
     def _behind_leaf(self) -> Mapping[str, tuple[int, ...]]:

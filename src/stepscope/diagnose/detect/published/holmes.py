@@ -47,6 +47,8 @@ NAMED = 2
 """K. Section 5.1. Paper."""
 PIVOT = 0
 """The monitored GPU: the row of the first rank, as in section 5.3. Paper."""
+NO_DEVICES = ("fabric", "edge", "lane", "distance")
+"""Kinds of `network.topology` that are no single device."""
 
 
 class HolmesPublished:
@@ -117,7 +119,7 @@ class Case:
             rank = int(self.job.line.ranks[self.graph.rank[root.entry]])
             return [NamedDevice("gpu", self.devices.gpu(rank) or f"rank {rank}", 0)]
         place = self.place(root.entry)
-        hops = (device for device, _ in self.topology.hops(place) if device.kind != "fabric")
+        hops = (device for device, _ in self.topology.hops(place) if device.kind not in NO_DEVICES)
         return [self._named(one) for one in hops]
 
     def _named(self, one: PathDevice) -> NamedDevice:
