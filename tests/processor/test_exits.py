@@ -90,6 +90,8 @@ def test_the_end_of_a_rank_is_recorded(daemon: Daemon, tmp_path: Path, way: str)
     (row,) = exits(tmp_path / "job")
     assert {name: row[name] for name in expected} == expected
     assert (row["rank"], row["host"], row["pid"]) == (0, "host-0", rank.process.pid)
+    raised = "<module> (<string>:13);<module> (<string>:1)" if way == "exception" else None
+    assert row["frames"] == raised
 
 
 def test_the_parent_that_was_faster_says_how_it_ended(daemon: Daemon, tmp_path: Path) -> None:

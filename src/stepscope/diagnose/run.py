@@ -168,7 +168,8 @@ def _undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
 def find_hang(window: Window) -> Diagnosis | None:
     """Only whether the job hangs right now; cheap enough to ask several times a second."""
     window, _ = clean(window)
-    finding = vanished.find_vanished(window) or hang.find_hang(window)
+    finding = (vanished.find_vanished(window) or vanished.find_fatal_mismatch(window)
+               or hang.find_hang(window))  # fmt: skip
     if finding is None:
         return None
     verdict = with_loss(verdict_of(window, finding), len(window.ranks), StepSeries((), ()))

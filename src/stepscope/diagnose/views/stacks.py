@@ -17,7 +17,7 @@ functions with only a few samples.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Window
+from stepscope.window import Floats, Ints, Mask, Table, Window
 
 MAIN = "MainThread"
 CARRIES = 0.7
@@ -82,6 +82,8 @@ TRAINING = (
     "torch/utils/data/", "torch/_dynamo/", "torch/amp/", "stepscope/collect/", LOADER,
 )  # fmt: skip
 """Paths of what a training step is made of; other parts of PyTorch are called by users."""
+PASSES = ("torch/autograd/", "torch/optim/")
+"""Paths of what only the thread calls that trains; others load data or communicate."""
 OURS = "stepscope/collect/"
 """Part of the path of what stepscope itself runs in a training process. It is never the culprit: it
 wraps calls of the user and of torch, and its own cost is measured elsewhere."""
@@ -310,14 +312,24 @@ class Samples:
         return caller if is_users(self.functions[caller]) else at
 
 
+def in_training(stacks: Table) -> Mask:
+    """The samples of main threads; of the threads that train, if no main thread does; else all."""
+    threads, frames = stacks.strings("thread"), stacks.strings("frames")
+    main = threads.equals(MAIN)
+    train = np.array([any(path in text for path in PASSES) for text in frames.values], np.bool_)
+    trains = np.append(train, False)[frames.codes]  # the last one: no frames
+    if trains.any() and not (main & trains).any():
+        return np.isin(threads.codes, np.unique(threads.codes[trains]))
+    return np.asarray(main | ~main.any())
+
+
 def read_samples(window: Window, line: Timeline) -> Samples | None:
     """The samples of the main threads, or None if there are none."""
     table = window.table("stacks")
     if table is None:
         return None
-    main = table.strings("thread").equals(MAIN)
     row = line.rows(table.ints("rank"))
-    keep = (row >= 0) & (table.strings("frames").codes >= 0) & (main | ~main.any())
+    keep = (row >= 0) & (table.strings("frames").codes >= 0) & in_training(table)
     if not keep.any():
         return None
     table, row = table.take(keep), row[keep]
@@ -381,6 +393,16 @@ def is_ours(function: str) -> bool:
 def is_users(function: str) -> bool:
     """Whether a function is neither PyTorch's nor of another installed package."""
     return not any(path in function for path in INSTALLED)
+
+
+def users_frame(stack: Sequence[str]) -> str | None:
+    """The innermost frame of a user's own code, else the innermost of all.
+
+    >>> users_frame(("load (train.py:7)", "get (/usr/lib/python3.11/queue.py:171)"))
+    'load (train.py:7)'
+    """
+    frames = [frame for frame in reversed(stack) if not is_ours(frame)]
+    return next((one for one in frames if is_users(one)), frames[0] if frames else None)
 
 
 def compiles(function: str) -> bool:
