@@ -475,7 +475,7 @@ class LastWords {
  public:
     void watch() { next_ = std::set_terminate([] { one().terminate(); }); }
 
-    // The length of the text so far, and the text; 0: no exception.
+    // Copies the text, cut to `room` bytes; returns its length, 0 while the process is well.
     int copy(char* out, int room) {
         if (!spoken_.load(std::memory_order_acquire)) return 0;
         const std::size_t length = std::min(text_.size(), static_cast<std::size_t>(room));
@@ -492,7 +492,8 @@ class LastWords {
 
  private:
     void terminate() {
-        if (stepscope_shared.enabled && !begun_.exchange(true)) {
+        // before the first operator there is no sender to wait for
+        if (stepscope_shared.enabled && first_event_told.load() && !begun_.exchange(true)) {
             try {
                 text_ = describe();
                 spoken_.store(true, std::memory_order_release);
