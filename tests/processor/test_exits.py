@@ -94,6 +94,18 @@ def test_the_end_of_a_rank_is_recorded(daemon: Daemon, tmp_path: Path, way: str)
     assert row["frames"] == raised
 
 
+def test_what_a_library_says_before_it_aborts_is_recorded(daemon: Daemon, tmp_path: Path) -> None:
+    """It says so on a thread of its own; the sender passes it on, and then the process ends."""
+    says = "gloo::EnforceNotMet: data size doesn't match"
+    how = f"session.abort({says!r}); import time; time.sleep(1)"
+    rank = Rank(daemon, tmp_path, "job", f"{how}; os.abort()")
+    rank.end()
+    wait_for(lambda: bool(exits(tmp_path / "job")), "row")
+    rank.reap()
+    (row,) = exits(tmp_path / "job")
+    assert (row["signal"], row["reason"], row["detail"]) == (signal.SIGABRT, "exception", says)
+
+
 def test_the_parent_that_was_faster_says_how_it_ended(daemon: Daemon, tmp_path: Path) -> None:
     """As `stepscope run` does, whose command may be the rank itself."""
     rank = Rank(daemon, tmp_path, "job", "os._exit(5)")
