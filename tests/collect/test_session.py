@@ -125,6 +125,27 @@ def test_a_rank_that_its_launcher_forked_names_its_own_main_thread(
     assert (hello.pid, hello.thread_id) == (child, child)
 
 
+def test_the_thread_that_steps_the_optimizer_is_the_one_that_is_measured(session: Session) -> None:
+    def train() -> None:
+        for _ in range(2):
+            session.stepped()
+
+    assert session.training_thread == threading.get_ident()
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert session.training_thread == thread.ident
+
+
+def test_two_threads_that_step_in_turns_change_nothing(session: Session) -> None:
+    for _ in range(3):
+        thread = threading.Thread(target=session.stepped)
+        thread.start()
+        thread.join()
+        session.stepped()
+    assert session.training_thread == threading.get_ident()
+
+
 def test_phases_of_ones_own(installed: Session, listener: Listener) -> None:
     @stepscope.phase("decorated")
     def work(number: int) -> int:

@@ -39,7 +39,7 @@ def exits(job: Window, *ends: tuple[int, int, dict[str, Any]]) -> Window:
         rows.append([rank, 100 + rank, last + ms * MS, *numbers, how.get("announced", False)])
     table = a_table("rank pid ts_ns status signal announced", rows)
     texts = {name: Strings.of([how.get(name) for _, _, how in ends])
-             for name in ("reason", "detail", "host")}  # fmt: skip
+             for name in ("reason", "detail", "host", "frames")}  # fmt: skip
     return put(job, exits=Table({**table.columns, **texts}))
 
 
@@ -77,6 +77,28 @@ def test_the_first_to_end_is_named(how: dict[str, Any], cause: str, says: str) -
     verdict = the_verdict(exits(JOB, (3, 100, how), *ends))
     assert (verdict.ranks, verdict.cause, verdict.victims) == ((3,), cause, 3)
     assert verdict.summary == f"{says}; the others were terminated"
+
+
+def test_an_exception_was_raised_where_its_traceback_says() -> None:
+    """And not where the rank was sampled last: in the collective of the step before."""
+    frames = "<module> (train.py:9);check (train.py:5);loads (/usr/lib/python3.11/json/x.py:7)"
+    verdict = the_verdict(exits(JOB, (3, 100, {**RAISED, "frames": frames})))
+    assert verdict.function == "check (train.py:5)"
+    assert verdict.stack == tuple(frames.split(";"))
+
+
+def test_without_its_traceback_no_function_is_named() -> None:
+    assert the_verdict(exits(JOB, (3, 100, RAISED))).function is None
+
+
+def test_who_aborts_inside_of_communication_is_only_suspected() -> None:
+    """What the library complains of may be what another rank called."""
+    job = put(JOB, stacks=a_table("rank start_ns duration_ns thread frames", [
+        (3, _end(JOB), MS, "MainThread", "<module> (train.py:9);all_reduce (distributed_c10d.py:7)")
+    ]))  # fmt: skip
+    (verdict,) = diagnose(exits(job, (3, 100, {"signal": 6}), (0, 300, TERMINATED))).verdicts
+    assert (verdict.ranks, verdict.ended, verdict.is_suspect) == ((3,), "aborted", True)
+    assert "device" not in verdict.advice
 
 
 def test_memory_belongs_to_the_host() -> None:

@@ -90,6 +90,20 @@ def test_the_end_of_a_rank_is_recorded(daemon: Daemon, tmp_path: Path, way: str)
     (row,) = exits(tmp_path / "job")
     assert {name: row[name] for name in expected} == expected
     assert (row["rank"], row["host"], row["pid"]) == (0, "host-0", rank.process.pid)
+    raised = "<module> (<string>:13);<module> (<string>:1)" if way == "exception" else None
+    assert row["frames"] == raised
+
+
+def test_what_a_library_says_before_it_aborts_is_recorded(daemon: Daemon, tmp_path: Path) -> None:
+    """It says so on a thread of its own; the sender passes it on, and then the process ends."""
+    says = "gloo::EnforceNotMet: data size doesn't match"
+    how = f"session.abort({says!r}); import time; time.sleep(1)"
+    rank = Rank(daemon, tmp_path, "job", f"{how}; os.abort()")
+    rank.end()
+    wait_for(lambda: bool(exits(tmp_path / "job")), "row")
+    rank.reap()
+    (row,) = exits(tmp_path / "job")
+    assert (row["signal"], row["reason"], row["detail"]) == (signal.SIGABRT, "exception", says)
 
 
 def test_the_parent_that_was_faster_says_how_it_ended(daemon: Daemon, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def run(
     error only, so the command's output stays unchanged.
     """
     from stepscope.cli import launch
+    from stepscope.cli.same_name import why_mixed
     from stepscope.cli.unrecorded import why_unrecorded
     from stepscope.processor.settings import Settings, default_socket
 
@@ -124,9 +125,9 @@ def run(
         command, job or launch.job_name(command, os.environ), launch.absolute_store(store),
         launch.HostProcessor(socket or default_socket(), settings.options()), libraries,
     )  # fmt: skip
-    hidden = why_unrecorded(command)
-    if hidden is not None:
-        exits.print_stderr(hidden)
+    for trouble in (why_unrecorded(command), why_mixed(started.root, started.name)):
+        if trouble is not None:
+            exits.print_stderr(trouble)
     status = _observed(started, remote_write, topology, html)
     return status if status >= 0 else 128 - status
 

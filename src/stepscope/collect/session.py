@@ -16,8 +16,10 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 from stepscope.collect import guard, identity
@@ -47,6 +49,9 @@ COST_SECONDS = 5.0
 MOST_NAMES = 10_000
 """Limits memory if a script numbers its phases: all further names share one id."""
 LONGEST_NAME = 200
+LONGEST_ERROR = 500
+"""Of an exception's text: gloo says what does not match only after 190 characters of path and
+condition."""
 _OTHER = "(other)"
 
 
@@ -60,6 +65,8 @@ class Session:
         # one pair for the whole process: setting the wall clock later does not move the times
         self._wall_ns, self._mono_ns = time.time_ns(), time.monotonic_ns()
         self.main_thread = threading.main_thread().ident
+        self.shared.training_thread = self.main_thread or 0
+        self._stepped_last = self.shared.training_thread
         self.before_flush: list[Callable[[], None]] = []
         self.before_hello: list[Callable[[], None]] = []
         self.before_close: list[Callable[[], None]] = []
@@ -82,6 +89,8 @@ class Session:
         self.after_step: list[Callable[[], None]] = []
         """Called on the training thread after each optimizer step; must not raise."""
         self.in_backward = False
+        self.aborts = False
+        """Whether a library is ending the process because of an error of its own."""
         self._closing = False
         self.phases = Phases(self.name, self.record, self._on_device, self._lost_phase)
         self._seen_moments = 0
@@ -101,7 +110,7 @@ class Session:
         """One end of a phase with device work, with a mark in the stream if there is a device."""
         marks, shared = self.marks, self.shared
         place = None
-        if marks is not None and threading.get_ident() == self.main_thread:
+        if marks is not None and threading.get_ident() == self.training_thread:
             place = marks.set(stream)
         return time.monotonic_ns(), time.thread_time_ns(), shared.blocked_ns, shared.calls, place
 
@@ -188,9 +197,22 @@ class Session:
     def _tell_clock(self, error_ns: int) -> None:
         self.count("stepscope_device_clock_error_ns", error_ns)
 
+    @property
+    def training_thread(self) -> int:
+        """The thread whose phases and waits are measured: the one that steps the optimizer."""
+        return self.shared.training_thread
+
+    def _adopt_thread(self) -> None:
+        """Some scripts train in a thread of their own: the one that steps twice in a row."""
+        thread = threading.get_ident()
+        if thread == self._stepped_last:
+            self.shared.training_thread = thread
+        self._stepped_last = thread
+
     def stepped(self) -> None:
         """Called when an optimizer has stepped."""
         self.shared.ordinal += 1
+        self._adopt_thread()
         for task in list(self.after_step):
             task()
 
@@ -253,6 +275,16 @@ class Session:
         self.emit(RecordKind.COUNT, 0, self.name(name), value, time.monotonic_ns())
 
     @property
+    def is_failing(self) -> bool:
+        """Whether an error is ending the process."""
+        return self.aborts or (self._closing and _last_error() is not None)
+
+    def abort(self, error: str) -> None:
+        """The last message of a process that a library is ending: on the sender's thread."""
+        self.aborts = True
+        self._sender.say(PacketKind.CONTROL, encode_leaving(Leaving(_short(error, LONGEST_ERROR))))
+
+    @property
     def is_hurried(self) -> bool:
         """Whether a rank has stopped, so that outstanding operators are reported early."""
         return self._sender.is_hurried
@@ -300,19 +332,40 @@ def _quietly(task: Callable[[], R | None]) -> R | None:
 
 def _goodbye() -> tuple[PacketKind, bytes]:
     """The message that this process ends by itself, and by which exception, if any did."""
-    error: BaseException | None = getattr(sys, "last_value", None)
-    return PacketKind.CONTROL, encode_leaving(Leaving(None if error is None else _named(error)))
+    error = _last_error()
+    if error is None:
+        return PacketKind.CONTROL, encode_leaving(Leaving())
+    return PacketKind.CONTROL, encode_leaving(Leaving(_named(error), _frames(error)))
+
+
+def _last_error() -> BaseException | None:
+    """The exception that ends the process, once Python has printed it."""
+    return getattr(sys, "last_value", None)
+
+
+def _frames(error: BaseException) -> tuple[str, ...]:
+    """Where it was raised, outermost first, in the form of sampled stacks."""
+    try:
+        walk = traceback.walk_tb(error.__traceback__)
+        return tuple(_frame(frame.f_code, line) for frame, line in walk)
+    except Exception:  # noqa: BLE001 - the guest's promise
+        return ()
 
 
 def _named(error: BaseException) -> str:
     try:
-        return _short(f"{type(error).__name__}: {error}".split("\n", 1)[0])
+        return _short(f"{type(error).__name__}: {error}".split("\n", 1)[0], LONGEST_ERROR)
     except Exception:  # noqa: BLE001 - its own __str__ may fail
         return type(error).__name__
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+def _frame(code: CodeType, line: int) -> str:
+    name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+    return f"{name} ({code.co_filename}:{line})"
+
+
+def _short(text: str, most: int = LONGEST_NAME) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def fault_counter(session: Session) -> Callable[[], None]:

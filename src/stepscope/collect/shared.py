@@ -15,7 +15,7 @@ class Shared(ctypes.Structure):
         ("computed_ns", ctypes.c_int64),
         ("reduced_ns", ctypes.c_int64),
         ("enabled", ctypes.c_int64),
-        ("main_thread", ctypes.c_int64),
+        ("training_thread", ctypes.c_int64),
         ("dropped", ctypes.c_int64),
         ("faults", ctypes.c_int64),
         ("calls", ctypes.c_int64),
@@ -26,7 +26,7 @@ class Shared(ctypes.Structure):
     ordinal: int
     """Optimizer steps that this process has finished."""
     blocked_ns: int
-    """Total host time that the main thread has spent in waits for communication."""
+    """Total host time that the training thread has spent in waits for communication."""
     last_bucket_ns: int
     """When DDP's reducer last passed a bucket to the backend; 0 after it was waited for."""
     computed_ns: int
@@ -35,7 +35,8 @@ class Shared(ctypes.Structure):
     """When a bucket was reduced last."""
     enabled: int
     """Whether the library records."""
-    main_thread: int
+    training_thread: int
+    """The thread that steps the optimizer; until one does, the main thread."""
     dropped: int
     """Events for which the library had no room."""
     faults: int

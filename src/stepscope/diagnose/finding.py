@@ -31,7 +31,7 @@ def may_overlap(one: Span | None, other: Span | None) -> bool:
     return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
 
 
-Ended = Literal["", "out of memory", "killed", "crashed", "failed"]
+Ended = Literal["", "out of memory", "killed", "crashed", "aborted", "failed"]
 Extent = Literal["passes", "everything", "some"]
 
 
@@ -265,6 +265,8 @@ class Stuck(Finding):
     """The summary, where the usual sentence does not fit."""
     places: tuple[Place, ...] = ()
     """Where the ranks are in the schedule, as far as that is known."""
+    stack: tuple[str, ...] | None = None
+    """Where the exception was raised that ended it, outermost first; None: as sampled last."""
 
     @property
     def kind(self) -> Kind:

@@ -24,6 +24,7 @@ from stepscope.diagnose.decide.absent import (
     waiting_for_absent,
     worded,
 )
+from stepscope.diagnose.decide.always_late import always_late
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.crowded_out import without_crowded_out
@@ -162,13 +163,14 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
 def _undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
     return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known))  # fmt: skip
+            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED))  # fmt: skip
 
 
 def find_hang(window: Window) -> Diagnosis | None:
     """Only whether the job hangs right now; cheap enough to ask several times a second."""
     window, _ = clean(window)
-    finding = vanished.find_vanished(window) or hang.find_hang(window)
+    finding = (vanished.find_vanished(window) or vanished.find_fatal_mismatch(window)
+               or hang.find_hang(window))  # fmt: skip
     if finding is None:
         return None
     verdict = with_loss(verdict_of(window, finding), len(window.ranks), StepSeries((), ()))

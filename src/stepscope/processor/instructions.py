@@ -73,6 +73,7 @@ class Left:
     job: str
     pid: int
     error: str | None
+    frames: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ ENDED: Mapping[Ended, tuple[str, str]] = {
     "out of memory": ("out of memory", "the kernel killed its process to free memory"),
     "killed": ("killed process", "its process was ended from outside; nobody recorded why"),
     "crashed": ("crashed process", "a fault in native code, a device or memory ended its process"),
+    "aborted": ("aborted process", "a failed check or an uncaught exception in native code"),
     "failed": ("failed process", "an error in its code ended its process"),
 }
 """How a process ended, in the place of its cause."""

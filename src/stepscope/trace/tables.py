@@ -85,6 +85,7 @@ TABLES: Mapping[str, TableSpec] = {
             "host:str pid:int64 ts_ns:int64 status:int64 signal:int64 announced:bool reason:str "
             "detail:str",
             time="ts_ns",
+            optional="frames:str",
         ),
         _spec(
             "patterns",

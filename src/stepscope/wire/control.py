@@ -19,6 +19,8 @@ MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS = 10_000, 600
 """Limits of counter sampling: beyond them, GPU buffers overflow and job folders get too large."""
 _MOST_NOTES = 10
 """In a reply, so that it fits into a packet."""
+_MOST_FRAMES, _LONGEST_FRAME = 50, 400
+"""Of a traceback, so that it fits into a packet."""
 _LONGEST_SECONDS = 60.0
 """Requests for longer are capped: frequent checks cost the training time."""
 
@@ -188,12 +190,16 @@ class Leaving:
     """A rank's message that its process ends by itself, with the exception that ends it."""
 
     error: str | None = None
+    frames: tuple[str, ...] = ()
+    """Where that was raised, outermost first."""
 
 
 def encode_leaving(leaving: Leaving) -> bytes:
     """The last message of a rank; a process that is killed cannot send it."""
     error = leaving.error
-    return json.dumps({"leaving": True, "error": error and error[:MAX_TEXT]}).encode()
+    frames = [frame[:_LONGEST_FRAME] for frame in leaving.frames[-_MOST_FRAMES:]]
+    said = {"leaving": True, "error": error and error[:MAX_TEXT], "frames": frames}
+    return json.dumps(said).encode()
 
 
 def decode_leaving(payload: memoryview) -> Leaving | None:
@@ -205,7 +211,11 @@ def decode_leaving(payload: memoryview) -> Leaving | None:
     error = said.get("error")
     if said.get("leaving") is not True:
         return None
-    return Leaving(error[:MAX_TEXT] if isinstance(error, str) else None)
+    frames = said.get("frames")
+    kept = [one[:_LONGEST_FRAME] for one in frames if isinstance(one, str)] if (
+        isinstance(frames, list)) else []  # fmt: skip
+    return Leaving(error[:MAX_TEXT] if isinstance(error, str) else None,
+                   tuple(kept[-_MOST_FRAMES:]))  # fmt: skip
 
 
 def encode_exited(pid: int, returncode: int) -> bytes:

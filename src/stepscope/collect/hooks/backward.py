@@ -79,7 +79,7 @@ class BackwardWatch:
     def begin(self) -> Moment | None:
         """The start; None for a backward inside another, or on another thread."""
         session = self._session
-        if self._running or threading.get_ident() != session.main_thread or not session.enabled:
+        if self._running or threading.get_ident() != session.training_thread or not session.enabled:
             return None
         self._running = session.in_backward = True
         self._others = session.shared.others

@@ -23,7 +23,7 @@ def install(session: Session) -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method of that name
-        if not session.enabled or threading.get_ident() != session.main_thread:
+        if not session.enabled or threading.get_ident() != session.training_thread:
             return original(self)
         start = session.now()
         batch = original(self)

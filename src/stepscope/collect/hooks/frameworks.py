@@ -134,7 +134,7 @@ class _ForwardWatch:
     @guarded
     def _begin(self) -> Moment | None:
         session = self._session
-        if self._running or threading.get_ident() != session.main_thread or not session.enabled:
+        if self._running or threading.get_ident() != session.training_thread or not session.enabled:
             return None
         if not self._trains():
             return None

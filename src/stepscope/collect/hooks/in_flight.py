@@ -113,8 +113,10 @@ class InFlight:
 
 
 def open_deadline_ns(session: Session) -> int:
-    """Operators called before this time have been in flight for long."""
+    """Operators called before this time have been in flight for long; all, if an error ends the
+    process: what it still waited for may be why."""
     patience = HURRIED_OPEN_AFTER_NS if session.is_hurried else OPEN_AFTER_NS
+    patience = 0 if session.is_failing else patience
     return time.monotonic_ns() - patience
 
 

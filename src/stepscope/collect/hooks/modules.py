@@ -106,7 +106,7 @@ class Parts:
         session = self._session
         if session.in_backward or not session.enabled or not self._trains_now():
             return None
-        if threading.get_ident() != session.main_thread:
+        if threading.get_ident() != session.training_thread:
             return None
         return session.mark()
 

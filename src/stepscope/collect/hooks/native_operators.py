@@ -19,7 +19,7 @@ from stepscope.collect.hooks.operators import OPERATORS, Call
 from stepscope.collect.hooks.reducer import take_wait_ns, watch_reducers
 from stepscope.collect.hooks.work_wait import watch_wait
 from stepscope.collect.native import build
-from stepscope.collect.session import Session
+from stepscope.collect.session import LONGEST_ERROR, Session
 from stepscope.collect.shared import Shared
 from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
 from stepscope.wire.records import UNKNOWN, RecordKind
@@ -48,6 +48,7 @@ class NativeWatch:
         self._groups: list[str] = []
         self._running: dict[int, Operator] = {}
         self._failed: set[int] = set()
+        self._last_words = ctypes.create_string_buffer(LONGEST_ERROR)
         self._buffer = ctypes.create_string_buffer(_ROOM * _EVENT.size)
         self._told_dropped = self._told_faults = 0
         # before the report of open operators, so that what has ended is not reported as open
@@ -100,12 +101,23 @@ class NativeWatch:
     # --- on the sender's thread --------------------------------------------------------------
 
     def _drain(self) -> None:
+        self._listen()
         self._library.stepscope_look_after(open_deadline_ns(self._session))
         count = _ROOM
         while count == _ROOM:
             count = self._library.stepscope_drain(self._buffer, _ROOM)
             self._handle(memoryview(self._buffer)[: count * _EVENT.size])
         self._tell_losses()
+
+    def _listen(self) -> None:
+        """Passes on that a library aborts the process; the next turn lets it go on."""
+        if self._session.aborts:
+            self._library.stepscope_last_words_sent()
+            return
+        length = self._library.stepscope_last_words(self._last_words, LONGEST_ERROR)
+        if length:
+            text = self._last_words.raw[:length].decode("utf-8", "replace")
+            self._session.abort(" ".join(text.split()))
 
     def _handle(self, events: memoryview) -> None:
         ends: dict[int, tuple[int, int]] = {}
@@ -195,6 +207,7 @@ def install(session: Session, registry: GroupRegistry) -> NativeWatch | None:
     if not watch.start():
         raise RuntimeError("no operator can be hooked")
     library.stepscope_watch_waits()
+    library.stepscope_watch_terminate()
     watch_wait(watch.waited)
     watch_reducers(watch.reducer_made)
     return watch
@@ -207,6 +220,8 @@ def _load() -> Any:
     library = ctypes.PyDLL(str(path))  # keeps the GIL: no call takes long enough to release it
     library.stepscope_start.restype = None
     library.stepscope_add_reducer.restype = None
+    library.stepscope_watch_terminate.restype = None
+    library.stepscope_last_words_sent.restype = None
     library.stepscope_waited.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
     library.stepscope_waited.restype = None
     library.stepscope_look_after.argtypes = [ctypes.c_int64]
@@ -234,7 +249,7 @@ def _adopt(session: Session, library: Any) -> Shared:
     """Switches to the library's memory, starting from the counts so far."""
     ours, theirs = session.shared, Shared.in_dll(library, "stepscope_shared")
     theirs.ordinal, theirs.blocked_ns = ours.ordinal, ours.blocked_ns
-    theirs.main_thread = session.main_thread or 0
+    theirs.training_thread = ours.training_thread
     return theirs
 
 

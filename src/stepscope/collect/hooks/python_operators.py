@@ -92,7 +92,7 @@ class PythonWatch:
     def waited(self, work: Any, start_ns: int, finished: bool) -> None:
         """A `work.wait()` returned, or raised: then the operator never finished."""
         now = time.monotonic_ns()
-        if threading.get_ident() == self._session.main_thread:
+        if threading.get_ident() == self._session.training_thread:
             self._session.shared.blocked_ns += now - start_ns
         op = self._by_work.get(id(work))
         if op is None or op.work is not work:
@@ -107,7 +107,7 @@ class PythonWatch:
     def waited_for(self, tensor: Any, start_ns: int) -> None:
         """A functional collective's result is ready; most of them have a future, too."""
         now = time.monotonic_ns()
-        if threading.get_ident() == self._session.main_thread:
+        if threading.get_ident() == self._session.training_thread:
             self._session.shared.blocked_ns += now - start_ns
         at = address(tensor)
         for op in list(self._by_work.values()):
@@ -219,7 +219,7 @@ class PythonWatch:
 
     def _is_over(self, op: Operator) -> bool:
         work = op.work
-        if not op.is_async or work is None or not work.is_completed():
+        if not op.is_async or work is None or op in self._failed or not work.is_completed():
             return False
         self._forget(op)
         return True

@@ -46,7 +46,7 @@ def watch_broadcasts(session: Session) -> None:
 
     @guarded
     def blocked(start_ns: int) -> None:
-        if threading.get_ident() == session.main_thread:
+        if threading.get_ident() == session.training_thread:
             session.shared.blocked_ns += time.monotonic_ns() - start_ns
 
     @functools.wraps(original)

@@ -13,6 +13,7 @@
 // Compiled against the headers of the installed torch (`build.py`), and only valid for that one.
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <cxxabi.h>
 #include <pthread.h>
 #include <time.h>
 #include <torch/library.h>
@@ -20,7 +21,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -45,12 +48,12 @@ struct TORCH_API Engine {
 // Memory that Python and C++ share (`Shared` in collect/shared.py).
 struct Shared {
     std::atomic<std::int64_t> ordinal;         // optimizer steps so far
-    std::atomic<std::int64_t> blocked_ns;      // time the main thread has spent in waits so far
+    std::atomic<std::int64_t> blocked_ns;      // time the training thread has waited so far
     std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: already used
     std::atomic<std::int64_t> computed_ns;     // when all gradients of these buckets were computed
     std::atomic<std::int64_t> reduced_ns;      // when a bucket was reduced last
     std::atomic<std::int64_t> enabled;
-    std::atomic<std::int64_t> main_thread;  // pthread_self
+    std::atomic<std::int64_t> training_thread;  // pthread_self
     std::atomic<std::int64_t> dropped;      // events for which there was no room
     std::atomic<std::int64_t> faults;       // exceptions in our code
     std::atomic<std::int64_t> calls;        // operators called so far
@@ -77,6 +80,8 @@ constexpr std::size_t kMostUnfollowed = 1024;
 constexpr std::size_t kMostWorks = 4096;
 constexpr std::int64_t kUnknown = -1;
 constexpr int kNoGraphTask = -1;
+// The sender wakes ten times a second, and needs two turns.
+constexpr std::int64_t kLastWordsNs = 500'000'000;
 
 std::int64_t now_ns() {
     timespec now{};
@@ -84,8 +89,8 @@ std::int64_t now_ns() {
     return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-bool on_main_thread() {
-    return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.main_thread.load();
+bool on_training_thread() {
+    return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.training_thread.load();
 }
 
 // Positions of an operator's arguments, which Python has read from its schema.
@@ -174,9 +179,9 @@ class Recorder {
         const auto found = serials_.find(work);
         if (found == serials_.end()) return;
         push_end(finished ? kWaited : kWaitFailed, found->second, start_ns, end_ns);
-        if (!finished) return;  // a script may wait again
         const auto open = unfollowed_.find(found->second);
         if (open != unfollowed_.end()) gone = let_go(open);
+        if (!finished) return;  // it never ended, and a script may wait again
         serials_.erase(found);
     }
 
@@ -452,7 +457,7 @@ class WaitWatch final : public c10::OperatorKernel {
         if (!stepscope_shared.enabled) return;
         try {
             const std::int64_t end_ns = now_ns();
-            if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
+            if (on_training_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
             const at::Tensor* tensor = first_tensor(stack->back());
             if (tensor != nullptr && tensor->device().is_cpu()) {
                 recorder().waited_for(tensor->const_data_ptr(), start_ns, end_ns);
@@ -461,6 +466,72 @@ class WaitWatch final : public c10::OperatorKernel {
             ++stepscope_shared.faults;
         }
     }
+};
+
+// What a C++ exception that nobody caught says: libraries throw on threads of their own, for example
+// gloo if a peer sent another size than expected. The process is about to abort, and with it would
+// go all that was recorded in the last half second, so our sender gets a moment to send it.
+class LastWords {
+ public:
+    void watch() { next_ = std::set_terminate([] { one().terminate(); }); }
+
+    // Copies the text, cut to `room` bytes; returns its length, 0 while the process is well.
+    int copy(char* out, int room) {
+        if (!spoken_.load(std::memory_order_acquire)) return 0;
+        const std::size_t length = std::min(text_.size(), static_cast<std::size_t>(room));
+        std::memcpy(out, text_.data(), length);
+        return static_cast<int>(length);
+    }
+
+    void sent() { sent_ = true; }
+
+    static LastWords& one() {
+        static LastWords& only = *new LastWords;
+        return only;
+    }
+
+ private:
+    void terminate() {
+        // before the first operator there is no sender to wait for
+        if (stepscope_shared.enabled && first_event_told.load() && !begun_.exchange(true)) {
+            try {
+                text_ = describe();
+                spoken_.store(true, std::memory_order_release);
+                wait();
+            } catch (...) {
+                ++stepscope_shared.faults;
+            }
+        }
+        if (next_ != nullptr) next_();
+        std::abort();
+    }
+
+    static std::string describe() {
+        const std::type_info* type = abi::__cxa_current_exception_type();
+        if (type == nullptr) return "std::terminate: called without an exception";
+        int status = 0;
+        char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
+        std::string text = status == 0 ? name : type->name();
+        std::free(name);
+        try {
+            throw;
+        } catch (const std::exception& error) {
+            return text + ": " + error.what();
+        } catch (...) {
+            return text + ": ";
+        }
+    }
+
+    // Bounded: a thread that holds the GIL keeps the sender from running.
+    void wait() const {
+        const std::int64_t until_ns = now_ns() + kLastWordsNs;
+        const timespec turn{0, 2'000'000};
+        while (!sent_.load() && now_ns() < until_ns) nanosleep(&turn, nullptr);
+    }
+
+    std::terminate_handler next_ = nullptr;
+    std::string text_;
+    std::atomic<bool> begun_{false}, spoken_{false}, sent_{false};
 };
 
 torch::Library& library(const char* name) {
@@ -511,12 +582,19 @@ int stepscope_watch_waits() {
     }
 }
 
+void stepscope_watch_terminate() { LastWords::one().watch(); }
+
+int stepscope_last_words(char* out, int room) { return LastWords::one().copy(out, room); }
+
+// What was recorded before the process aborts has been sent.
+void stepscope_last_words_sent() { LastWords::one().sent(); }
+
 void stepscope_add_reducer(const char* group) { recorder().add_reducer(group); }
 
 // A `Work.wait` returned, or raised.
 void stepscope_waited(const void* work, std::int64_t start_ns, int finished) {
     const std::int64_t end_ns = now_ns();
-    if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
+    if (on_training_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
     if (stepscope_shared.enabled) recorder().waited(work, start_ns, end_ns, finished != 0);
 }
 

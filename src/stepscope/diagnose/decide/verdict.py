@@ -14,7 +14,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.operators.liveness import latest_stack
-from stepscope.diagnose.views.stacks import is_ours
+from stepscope.diagnose.views.stacks import is_ours, users_frame
 from stepscope.diagnose.words.advice import advise
 from stepscope.diagnose.words.summary import summary
 from stepscope.window import Window
@@ -44,8 +44,7 @@ def _function(finding: Finding, stack: Sequence[str]) -> str | None:
     """The finding's function, or where a rank hangs: never one of stepscope's own."""
     if finding.function is not None and not is_ours(finding.function):
         return finding.function
-    frames = reversed(stack) if _hangs(finding) else ()
-    return next((frame for frame in frames if not is_ours(frame)), None)
+    return users_frame(stack) if _hangs(finding) else None
 
 
 def _hangs(finding: Finding) -> bool:
@@ -56,6 +55,8 @@ def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
     """The last stack of a rank that hangs, or that called another operator in a dump."""
     if not isinstance(finding, Stuck) or not finding.ranks:
         return ()
+    if finding.stack is not None:
+        return finding.stack
     shown = _hangs(finding) or finding.method == "desync"
     return latest_stack(window, finding.ranks[0]) if shown else ()
 

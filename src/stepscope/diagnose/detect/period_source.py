@@ -129,9 +129,10 @@ def _by_stacks(job: Observed, found: Recurrent) -> Iterator[Named]:
     (now_of, _), (before_of, _) = samples.working(inside), samples.working(between)
     at = samples.deepest(now_of - before_of)
     if at is not None and now_of[at] - before_of[at] >= needed:
+        frame = samples.line_of(at, inside)
         yield Named("a function", f"{samples.functions[at]} takes {percent(float(now_of[at]))} of "
                     f"these steps' time, and {percent(float(before_of[at]))} between them",
-                    samples.line_of(at, inside))  # fmt: skip
+                    samples.caller_of(frame, inside) or frame)  # fmt: skip
 
 
 def _needed_gain(job: Observed, samples: Samples, found: Recurrent, inside: Mask) -> float | None:

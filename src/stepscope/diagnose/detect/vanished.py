@@ -3,6 +3,8 @@
 Fault: the out-of-memory killer, a crash, an uncaught exception, a kill by hand.
 Ours: no paper. The first process that ended badly is the culprit. Launchers then terminate the
 others (SIGTERM), and the others' operators fail because their peer is gone; neither is a culprit.
+Nor is a process that a communication library ended because calls do not match: that is a symptom of
+what the ranks called (`mismatch`). A process that ends itself (SIGABRT) is no fault of a device.
 Cost: the rows of `exits`, one for each process that ended.
 Cannot see: processes that ended while no processor ran on their host, and how a process ended whose
 parent was faster than the processor in reading its status.
@@ -16,14 +18,16 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect import hang
 from stepscope.diagnose.detect.hang_by_rows import BETWEEN
+from stepscope.diagnose.detect.mismatch import find_mismatch
 from stepscope.diagnose.finding import Cause, Decision, Device, Ended, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.endings import observed_before
-from stepscope.diagnose.operators.liveness import last_progress_ns
+from stepscope.diagnose.operators.liveness import last_progress_ns, latest_stack
+from stepscope.diagnose.views.stacks import waits
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.trace.signals import signal_name
-from stepscope.window import NULL, Table, Window
+from stepscope.window import NULL, Strings, Table, Window
 
 TOGETHER_NS = hang.TOGETHER_NS
 """All processes that the same signal ends within a second were ended by somebody outside the job,
@@ -41,6 +45,14 @@ ECHOES = (
 )  # fmt: skip
 """Words of gloo, NCCL, torch.distributed and Python in exceptions because somebody else ended or
 hangs, or because a signal asked the process to end."""
+MISMATCHED = (
+    "collective mismatch", "data size doesn't match", "mismatch between collectives",
+    "collectives differ in",
+)  # fmt: skip
+"""Words of gloo and torch.distributed in exceptions because ranks called what does not match."""
+SUSPECT = 0.4
+"""Confidence if the process ended itself inside of communication: what it complains of may be what
+another rank called. As `hang_by_rows.SUSPECT`."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +66,24 @@ class Exit:
     announced: bool
     reason: str
     detail: str
+    frames: tuple[str, ...] = ()
+    """Where its exception was raised, outermost first."""
 
     @property
     def is_echo(self) -> bool:
         """Whether it ended because of another process, or was asked to end."""
         text = self.detail.lower()
-        return any(word in text for word in ECHOES) or self.signal in ASKED_TO_END
+        return any(word in text for word in (*ECHOES, *MISMATCHED)) or self.signal in ASKED_TO_END
+
+    @property
+    def is_mismatched(self) -> bool:
+        """Whether the communication library said that what ranks called does not match."""
+        return any(word in self.detail.lower() for word in MISMATCHED)
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether the process ended itself: a failed check, or a C++ exception nobody caught."""
+        return self.signal == signal.SIGABRT
 
     @property
     def is_normal(self) -> bool:
@@ -89,19 +113,44 @@ class Vanished:
 
 def find_vanished(window: Window) -> Stuck | None:
     """The processes that ended first, or None if the job ended normally, or hung before."""
-    table = window.table("exits")
-    if table is None:
-        return None
-    exits = [one for one in _exits(table) if not _is_back(window, one)]
+    exits = _ends(window)
     culprits = _culprits(window, exits)
-    if not culprits or _hung_before(window, exits[0].ts_ns):
+    if not culprits:
+        return _unmatched(window, exits)
+    if _hung_before(window, exits[0].ts_ns):
         return None
     return _finding(window, culprits, exits)
+
+
+def find_fatal_mismatch(window: Window) -> Stuck | None:
+    """The mismatch of calls because of which processes ended, or None."""
+    ended = any(one.is_mismatched or one.is_abort for one in _ends(window))
+    return find_mismatch(window) if ended else None
+
+
+def _ends(window: Window) -> list[Exit]:
+    table = window.table("exits")
+    exits = [] if table is None else _exits(table)
+    return [one for one in exits if not _is_back(window, one)]
+
+
+def _unmatched(window: Window, exits: Sequence[Exit]) -> Stuck | None:
+    """A library ended processes because calls do not match, and no call shows whose."""
+    said = [one for one in exits if one.is_mismatched]
+    if not said or find_mismatch(window) is not None:
+        return None
+    first = said[0]
+    says = f"rank {first.rank} ended because the ranks' calls do not match in size or kind"
+    return Stuck(
+        method="vanished", mismatched=True, unfinished=True, cause="code", detail=first.detail,
+        time_ns=(first.ts_ns, exits[-1].ts_ns), score=UNKNOWN_CONFIDENCE, says=says,
+    )  # fmt: skip
 
 
 def _exits(table: Table) -> list[Exit]:
     """The last exit of each rank, in the order of time."""
     texts = table.strings("reason"), table.strings("detail")
+    frames = table.strings("frames") if table.has("frames") else None
     last: dict[int, Exit] = {}
     for row in table.ints("ts_ns").argsort(kind="stable").tolist():
         rank = int(table.ints("rank")[row])
@@ -109,8 +158,13 @@ def _exits(table: Table) -> list[Exit]:
             reason, detail = (column[row] or "" for column in texts)
             last[rank] = Exit(rank, int(table.ints("ts_ns")[row]), _known(table, "status", row),
                               _signal(table, row), bool(table.mask("announced")[row]),
-                              reason, detail)  # fmt: skip
+                              reason, detail, _split(frames, row))  # fmt: skip
     return sorted(last.values(), key=lambda one: one.ts_ns)
+
+
+def _split(frames: Strings | None, row: int) -> tuple[str, ...]:
+    text = None if frames is None else frames[row]
+    return tuple(text.split(";")) if text else ()
 
 
 def _known(table: Table, column: str, row: int) -> int | None:
@@ -143,6 +197,10 @@ def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
     own = [one for one in exits if not one.is_normal and not one.is_echo]
     own = [one for one in own if not one.is_unknown] or own
     if not own or _ended_from_outside(window, exits):
+        return []
+    if any(one.is_abort for one in own) and find_mismatch(window) is not None:
+        own = [one for one in own if not one.is_abort]
+    if not own:
         return []
     first = own[0]
     if first.is_unknown and _outlived_ns(window, exits, first) < TOGETHER_NS:
@@ -183,7 +241,7 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
     says += "" if step is None else f" in step {step}"
     victims = len(set(window.ranks) - set(ranks))
     says += _fate(exits, ranks, victims)
-    score = UNKNOWN_CONFIDENCE if first.is_unknown else CONFIDENCE
+    score = _score(window, first)
     return Stuck(
         method="vanished", cause=cause, detail=first.detail or says, ranks=ranks,
         devices=_devices(window, ranks, cause),
@@ -192,7 +250,14 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
         decisions=(Decision("earliest-cause", True, says=f"{name_ranks(ranks)} ended first"),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
+        stack=first.frames if ended == "failed" and first.reason else None,
     )  # fmt: skip
+
+
+def _score(window: Window, first: Exit) -> float:
+    if first.is_abort and any(map(waits, latest_stack(window, first.rank))):
+        return SUSPECT
+    return UNKNOWN_CONFIDENCE if first.is_unknown else CONFIDENCE
 
 
 def _devices(window: Window, ranks: Sequence[int], cause: Cause) -> tuple[Device, ...]:
@@ -206,8 +271,11 @@ def _how(one: Exit) -> tuple[str, Ended, Cause]:
     if one.reason == "out of memory":
         return "{was} killed (SIGKILL, out of memory)", "out of memory", "host"
     if one.reason:
-        name = one.detail.partition(":")[0]
-        return f"ended with an exception ({name})", "failed", "code"
+        name = one.detail.partition(": ")[0]
+        ended: Ended = "aborted" if one.is_abort else "failed"
+        return f"ended with an exception ({name})", ended, "code"
+    if one.is_abort:
+        return "ended itself (SIGABRT)", "aborted", "unknown"
     if one.signal is not None:
         name = signal_name(one.signal)
         killed = one.signal == signal.SIGKILL

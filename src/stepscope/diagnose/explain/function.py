@@ -79,7 +79,7 @@ class SlowerFunction:
         if cause == "compute" and _is_users(job, suspect, slow):
             cause = "host"
         strength = "inferred" if strength == "residual" else strength
-        return Explained(cause, strength, evidence, function=slow.function)
+        return Explained(cause, strength, evidence, function=slow.named)
 
 
 def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:
@@ -137,8 +137,9 @@ def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, floa
 def evidence_of(slow: SlowFunction) -> Evidence:
     """How often the function was sampled, on the suspect and on its peers."""
     verb = "itself runs" if slow.itself else "is"
+    called = f", called in {slow.caller}," if slow.caller else ""
     detail = (
-        f"{slow.function} {verb} in {percent(slow.share)} of the samples, "
+        f"{slow.function}{called} {verb} in {percent(slow.share)} of the samples, "
         f"{percent(slow.before)} on its peers"
     )
     return Evidence("slow-function", detail, {"share": slow.share, "peers": slow.before})

@@ -48,6 +48,8 @@ class Idle:
     """Of this, in the function."""
     peers_ns: float
     """Median of the peers in the same function and time."""
+    caller: str = ""
+    """If it belongs to Python's library, the innermost caller that does not."""
 
 
 def while_idle(
@@ -65,7 +67,9 @@ def while_idle(
     longer = idle_ns[0] - float(np.median(idle_ns[1:]))
     if at is None or own[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
         return None
-    return Idle(part.line_of(at, part.row == row), idle_ns[0], float(own[at]), float(usual[at]))
+    frame = part.line_of(at, part.row == row)
+    caller = part.caller_of(frame, part.row == row)
+    return Idle(frame, idle_ns[0], float(own[at]), float(usual[at]), caller)
 
 
 def _by_function(samples: Samples, row: int) -> Floats:
@@ -128,7 +132,8 @@ class IdleFunction:
         share = idle.mine_ns / max(suspect.whole_ns, 1.0)
         cause = _cause(idle.function) if 2 * idle.mine_ns >= suspect.whole_ns else None
         return Explained(
-            cause, "inferred", (evidence(idle, job.has_devices),), share, function=idle.function,
+            cause, "inferred", (evidence(idle, job.has_devices),), share,
+            function=idle.caller or idle.function,
             proven=cause == "jit_compile", context=processor_evidence(job, suspect), always=True,
         )  # fmt: skip
 

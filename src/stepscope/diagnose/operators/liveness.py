@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.clean import TIMES
+from stepscope.diagnose.views.stacks import in_training
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 Activity = Literal["stopped", "idle", "saving", "active", "unknown"]
@@ -278,17 +279,16 @@ def stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
 
 
 def latest_stack(window: Window, rank: int) -> tuple[str, ...]:
-    """The newest sampled stack of a rank's main thread, outermost first."""
+    """The newest sampled stack of a rank's training thread, outermost first."""
     table = window.table("stacks")
     if table is None:
         return ()
-    own = table.ints("rank") == rank
-    main = own & table.strings("thread").equals("MainThread")
-    rows = np.flatnonzero(main if main.any() else own)
+    own = table.take(table.ints("rank") == rank)
+    rows = np.flatnonzero(in_training(own))
     if not rows.size:
         return ()
-    ends = table.ints("start_ns")[rows] + table.ints("duration_ns")[rows]
-    frames = table.strings("frames")[int(rows[np.argmax(ends)])]
+    ends = own.ints("start_ns")[rows] + own.ints("duration_ns")[rows]
+    frames = own.strings("frames")[int(rows[np.argmax(ends)])]
     return tuple(frames.split(";")) if frames else ()
 
 

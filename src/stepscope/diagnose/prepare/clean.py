@@ -13,6 +13,7 @@ from stepscope.diagnose.prepare.call_times import with_call_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
+from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
 from stepscope.window import NULL, Mask, Table, Window
 
@@ -54,7 +55,8 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     window = without_unrecorded_times(Window(window.job, tables))
     window, counted = with_rounds(with_groups(window))
     window, inferred = with_blocking_ends(window)
-    return window, (*notes, *counted, *inferred)
+    window, repeated = with_repeats(window)
+    return window, (*notes, *counted, *inferred, *repeated)
 
 
 def _possible(name: str, table: Table) -> Mask:

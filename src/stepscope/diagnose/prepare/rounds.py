@@ -43,11 +43,17 @@ def with_rounds(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     comm = window.table("comm_ops")
     if comm is None or not len(comm) or not _is_log(window, comm) or _has_steps(window):
         return window, ()
-    step = _rounds(comm, _tokens(window, comm))
+    step = round_of_calls(window)
     if step is None:
         return window, ()
     tables = {**window.tables, "comm_ops": comm.with_column("step", step)}
     return Window(window.job, tables), (NOTE,)
+
+
+def round_of_calls(window: Window) -> Ints | None:
+    """The number of the round of each row of `comm_ops`; None if rounds are not to be seen."""
+    comm = window.table("comm_ops")
+    return None if comm is None or not len(comm) else _rounds(comm, _tokens(window, comm))
 
 
 def _is_log(window: Window, comm: Table) -> bool:

@@ -17,7 +17,7 @@ functions with only a few samples.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Window
+from stepscope.window import Floats, Ints, Mask, Table, Window
 
 MAIN = "MainThread"
 CARRIES = 0.7
@@ -82,6 +82,8 @@ TRAINING = (
     "torch/utils/data/", "torch/_dynamo/", "torch/amp/", "stepscope/collect/", LOADER,
 )  # fmt: skip
 """Paths of what a training step is made of; other parts of PyTorch are called by users."""
+PASSES = ("torch/autograd/", "torch/optim/")
+"""Paths of what only the thread calls that trains; others load data or communicate."""
 OURS = "stepscope/collect/"
 """Part of the path of what stepscope itself runs in a training process. It is never the culprit: it
 wraps calls of the user and of torch, and its own cost is measured elsewhere."""
@@ -104,6 +106,13 @@ class SlowFunction:
     """Its share of the rise (only in the comparison with before)."""
     itself: bool = False
     """Whether the shares count only the function itself, without functions that it calls."""
+    caller: str = ""
+    """If it belongs to Python's library, the innermost caller that does not."""
+
+    @property
+    def named(self) -> str:
+        """The function to look at: a library's function does what its caller wants."""
+        return self.caller or self.function
 
 
 @dataclass(frozen=True)
@@ -179,6 +188,25 @@ class Samples:
             inside &= self._innermost[self.pair_stack] == function
         lines = stats.sums(self.pair_line[inside], weight[self.pair_stack[inside]], 0)
         return self.lines[int(np.argmax(lines))]
+
+    def caller_of(self, frame: str, chosen: Mask) -> str:
+        """If the frame belongs to Python's library, the innermost caller outside of it that has
+        most of the chosen time; else, and if there is none, an empty text."""
+        if not is_librarys(frame):
+            return ""
+        at = np.array([function_of(line) == function_of(frame) for line in self.lines], np.bool_)
+        below = np.full(self.stacks, -1)
+        inside = at[self.pair_line]
+        below[self.pair_stack[inside]] = self.pair_depth[inside]
+        other = np.array([not (is_librarys(one) or is_ours(one)) for one in self.functions],
+                         np.bool_)  # fmt: skip
+        above = other[self.pair_function] & (self.pair_depth < below[self.pair_stack])
+        nearest = np.full(self.stacks, -1)
+        np.maximum.at(nearest, self.pair_stack[above], self.pair_depth[above])
+        above &= self.pair_depth == nearest[self.pair_stack]
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        lines = stats.sums(self.pair_line[above], weight[self.pair_stack[above]], 0)
+        return self.lines[int(np.argmax(lines))] if lines.any() else ""
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
         """The weight of the rows' stacks, `[row, function]`, counted for every function in them."""
@@ -310,14 +338,24 @@ class Samples:
         return caller if is_users(self.functions[caller]) else at
 
 
+def in_training(stacks: Table) -> Mask:
+    """The samples of main threads; of the threads that train, if no main thread does; else all."""
+    threads, frames = stacks.strings("thread"), stacks.strings("frames")
+    main = threads.equals(MAIN)
+    train = np.array([any(path in text for path in PASSES) for text in frames.values], np.bool_)
+    trains = np.append(train, False)[frames.codes]  # the last one: no frames
+    if trains.any() and not (main & trains).any():
+        return np.isin(threads.codes, np.unique(threads.codes[trains]))
+    return np.asarray(main | ~main.any())
+
+
 def read_samples(window: Window, line: Timeline) -> Samples | None:
     """The samples of the main threads, or None if there are none."""
     table = window.table("stacks")
     if table is None:
         return None
-    main = table.strings("thread").equals(MAIN)
     row = line.rows(table.ints("rank"))
-    keep = (row >= 0) & (table.strings("frames").codes >= 0) & (main | ~main.any())
+    keep = (row >= 0) & (table.strings("frames").codes >= 0) & in_training(table)
     if not keep.any():
         return None
     table, row = table.take(keep), row[keep]
@@ -383,6 +421,27 @@ def is_users(function: str) -> bool:
     return not any(path in function for path in INSTALLED)
 
 
+def is_librarys(function: str) -> bool:
+    """Whether a function belongs to Python's standard library.
+
+    >>> is_librarys("get (/usr/lib/python3.11/queue.py)")
+    True
+    >>> is_librarys("step (/usr/lib/python3.11/site-packages/torch/optim/adam.py)")
+    False
+    """
+    return ("/lib/python3" in function and "-packages/" not in function) or "(<frozen" in function
+
+
+def users_frame(stack: Sequence[str]) -> str | None:
+    """The innermost frame of a user's own code, else the innermost of all.
+
+    >>> users_frame(("load (train.py:7)", "get (/usr/lib/python3.11/queue.py:171)"))
+    'load (train.py:7)'
+    """
+    frames = [frame for frame in reversed(stack) if not is_ours(frame)]
+    return next((one for one in frames if is_users(one)), frames[0] if frames else None)
+
+
 def compiles(function: str) -> bool:
     """Whether the function belongs to a just-in-time compiler."""
     name = function.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
@@ -433,8 +492,9 @@ def slower_than_peers(
         return None
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
+    frame = samples.line_of(at, own, alone)
     return SlowFunction(
-        samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone
+        frame, float(now[at]), float(before[at]), 1.0, alone, samples.caller_of(frame, own)
     )
 
 
@@ -461,7 +521,9 @@ def slower_than_before(
     now, before = float(late_share[at]), float(early_share[at])
     if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
         return None
-    return SlowFunction(samples.line_of(at, late), now, before, float(growth[at]))
+    frame = samples.line_of(at, late)
+    caller = samples.caller_of(frame, late)
+    return SlowFunction(frame, now, before, float(growth[at]), caller=caller)
 
 
 def _on_most(shares: Floats, least: float) -> float:

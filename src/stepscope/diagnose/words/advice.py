@@ -139,6 +139,8 @@ ENDED: Mapping[Ended, str] = {
     "(out of memory, Xid) and limits of the container; then restart",
     "crashed": "see the log of {who} and its core dump (`coredumpctl`, `PYTHONFAULTHANDLER=1`); if "
     "it happens again in another place on the same host, suspect its memory or device",
+    "aborted": "read the last lines of the log of {who}: they say which check failed. If they "
+    "complain of sizes, operators or closed connections, compare what all ranks called last",
     "failed": "read the traceback in the log of {who}; the errors of the other ranks follow from "
     "it",
 }

@@ -42,6 +42,7 @@ class _Process:
     oom: OomKills
     announced: bool = False
     error: str | None = None
+    frames: tuple[str, ...] = ()
     hung_up: bool = False
     left_ns: int | None = None
     """Its first sign of ending, by the wall clock."""
@@ -85,7 +86,7 @@ class Exits:
         """A process is about to end by itself."""
         process = self._processes.get((it.job, it.pid))
         if process is not None:
-            process.announced, process.error = True, it.error
+            process.announced, process.error, process.frames = True, it.error, it.frames
             process.left_ns = process.left_ns or self.wall_ns()
 
     def hung_up(self, it: Unwatch) -> None:
@@ -145,7 +146,7 @@ class Exits:
             "rank": [process.watch.rank], "host": [process.watch.host],
             "pid": [process.watch.pid], "ts_ns": [process.left_ns], "status": [status],
             "signal": [number], "announced": [process.announced], "reason": [reason],
-            "detail": [detail],
+            "detail": [detail], "frames": [";".join(process.frames) or None],
         }  # fmt: skip
 
     def _reason(self, process: _Process, number: int | None) -> tuple[str | None, str | None]:

@@ -303,7 +303,8 @@ class HostState:
             return Exited(*exited)
         producer, leaving = self.producers.get(connection), decode_leaving(payload)
         if leaving is not None and producer is not None:
-            return Left(producer.hello.job, producer.hello.pid, leaving.error)
+            return Left(producer.hello.job, producer.hello.pid, leaving.error,
+                        leaving.frames)  # fmt: skip
         if producer is not None and (reply := decode_profiled(payload)) is not None:
             done = profiling.profiled(producer, reply)
             if self.windows is not None:

@@ -253,7 +253,7 @@ def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     if rise.phase == DATA_LOAD:
         cause = "data_loading"
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
-    return _Reason(cause, 0.9, _named(rise.phase), slow.function, detail, shown=True)
+    return _Reason(cause, 0.9, _named(rise.phase), slow.named, detail, shown=True)
 
 
 def _by_exposure(exposed: Exposed) -> _Reason:

@@ -1,0 +1,26 @@
+"""Functions of Python's library do what a caller wants, so their caller is named."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.stacks import is_librarys, users_frame
+
+from .jobs import Fault, a_job
+
+ENCODES = "_iterencode_list (/usr/lib/python3.11/json/encoder.py:332)"
+
+
+def test_the_caller_of_a_slow_function_of_the_library_is_named() -> None:
+    slow = Fault((1,), "forward-compute", 0, ms=40.0, function=ENCODES)
+    (verdict,) = diagnose(a_job(steps=200, faults=[slow])).verdicts
+    assert verdict.function is not None and not is_librarys(verdict.function)
+    said = next(one.detail for one in verdict.evidence if one.method == "slow-function")
+    assert said.startswith(f"{ENCODES}, called in {verdict.function}, is in")
+
+
+def test_a_hang_is_where_the_users_own_code_is() -> None:
+    stack = ("<module> (train.py:9)", "next_batch (train.py:5)",
+             "get (/usr/lib/python3.11/queue.py:171)", "wait (stepscope/collect/x.py)")  # fmt: skip
+    assert users_frame(stack) == "next_batch (train.py:5)"
+    assert users_frame(stack[2:]) == "get (/usr/lib/python3.11/queue.py:171)"
+    assert users_frame(()) is None
