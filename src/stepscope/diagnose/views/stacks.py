@@ -410,6 +410,8 @@ def slower_than_peers(
 ) -> SlowFunction | None:
     """The function that takes more time on one rank than on the median of its peers.
 
+    More than the excess explains nothing more: peers that wait are in none of its callers, either.
+
     Args:
         excess: the share of the rank's time that is to be explained.
     """
@@ -428,7 +430,7 @@ def slower_than_peers(
         np.median(samples.own_shares_of(rows[known], span), axis=0),
     )
     gains = [now - before for now, before in (within, itself)]
-    at = samples.deepest(np.maximum(*gains))
+    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
     if at is None or max(gain[at] for gain in gains) < max(LEAST_SHARE, EXPLAINS * excess):
         return None
     alone = bool(gains[1][at] > gains[0][at])
