@@ -183,3 +183,12 @@ def test_steps_near_a_long_one_are_left_out_in_jobs_of_any_length(
     near = math.ceil(steps)
     expected = [not any(long[max(at - near, 0) : at + near + 1]) for at in range(len(long))]
     assert waste._away(np.array(long, np.bool_), steps).tolist() == expected
+
+
+def test_taking_a_batch_from_a_worker_that_has_it_ready_is_no_loading() -> None:
+    """Steps of 10 ms: no worker more makes that millisecond shorter."""
+    lengths = {"data-load": 1.5, "forward-compute": 4.0, "backward-compute": 4.0, "optimizer": 1.0}
+    job = a_job(noise=0.02, steps=600, typical=lengths)
+    assert "data_loading" in [one.cause for one in verdicts(job)]
+    loader = "_MultiProcessingDataLoaderIter._next_data (torch/utils/data/dataloader.py:1400)"
+    assert verdicts(with_paths(job, modules=f"{MODULE};{loader}", function="")) == ()

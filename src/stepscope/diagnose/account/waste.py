@@ -98,9 +98,7 @@ def stretch(
     period = job.line.job_period_ns[skip:]
     share = spent[skip:] / np.maximum(period, 1.0)
     if planned:
-        share = np.where(
-            _away(~_usual(period), blur_ns / max(job.line.typical_ns, 1.0)), share, np.nan
-        )
+        share = np.where(_beside_pauses(job, period, blur_ns), share, np.nan)
     if np.isfinite(share).sum() < WITHIN:
         return None
     worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)
@@ -118,6 +116,13 @@ def stretch(
     lost_ns = loss * stats.median(period[first:stop])
     bits = max(change, unusual_bits(loss, ordinary))
     return Stretch(first + skip, stop + skip, lost_ns, loss, bits)
+
+
+def _beside_pauses(job: Observed, period: Floats, blur_ns: float) -> Mask:
+    """Steps that are neither long nor near to a long one; of a short cycle those of short kinds."""
+    levels = job.cycle.levels(job.line.job_period_ns)[job.line.warm_up :]
+    usual = _usual(period) & (levels < LONGER * levels.min(initial=np.inf))
+    return _away(~usual, blur_ns / max(job.line.typical_ns, 1.0))
 
 
 def _unlike(share: Floats, first: int, stop: int) -> Span:

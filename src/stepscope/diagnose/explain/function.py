@@ -19,12 +19,14 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import (
+    EXPLAINS,
     LEAST_STEPS,
     SAMPLE_NS,
     Samples,
     SlowFunction,
     collects,
     compiles,
+    is_users,
     slower_than_peers,
 )
 from stepscope.diagnose.words.numbers import percent
@@ -79,7 +81,15 @@ class SlowerFunction:
         if cause == "compute" and _is_users(job, suspect, slow):
             cause = "host"
         strength = "inferred" if strength == "residual" else strength
+        if _is_its_own(slow):
+            strength = "measured"  # on a crowded host it waits longer because it does more
         return Explained(cause, strength, evidence, function=slow.function)
+
+
+def _is_its_own(slow: SlowFunction) -> bool:
+    """Whether the excess is code of the user's that its peers do not run, or far less of it."""
+    special = compiles(slow.function) or collects(slow.function)
+    return slow.apart >= EXPLAINS and is_users(slow.function) and not special
 
 
 def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:

@@ -104,6 +104,8 @@ class SlowFunction:
     """Its share of the rise (only in the comparison with before)."""
     itself: bool = False
     """Whether the shares count only the function itself, without functions that it calls."""
+    apart: float = 0.0
+    """The part of the excess that it takes beyond its share of what peers do while they work."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,12 @@ class Samples:
         Otherwise a function that merely waits at its end would seem to cause a rise.
         """
         return self._shares(chosen, ~self._waiting)
+
+    def worked(self, chosen: Mask) -> float:
+        """The share of the chosen time in which ranks did not wait for one another or a device."""
+        weight = self.weight[chosen]
+        busy = np.where(self._waiting[self.code[chosen]], 0.0, weight)
+        return float(busy.sum() / max(weight.sum(), 1.0))
 
     def of_ranks(self, function: int, chosen: Mask) -> Floats:
         """The share of the chosen time that each row works in a function."""
@@ -435,9 +443,24 @@ def slower_than_peers(
         return None
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
+    apart = _apart(samples, at, own, span & np.isin(samples.row, rows[known]))
     return SlowFunction(
-        samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone
-    )
+        samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone,
+        apart / max(excess, LEAST_SHARE),
+    )  # fmt: skip
+
+
+def _apart(samples: Samples, function: int, own: Mask, peers: Mask) -> float:
+    """The share of a rank's time in a function beyond its part of as much work of its peers.
+
+    A rank that gets less of its processor needs longer for all that it does; one that does more,
+    for what its peers do not.
+    """
+    worked, weight = samples.worked(peers), samples.working(own)[0][function]
+    if worked * float(samples.weight[peers].sum()) < samples.least_ns:
+        return 0.0
+    usual = samples.working(peers)[0][function] / worked
+    return float(weight - usual * samples.worked(own))
 
 
 def slower_than_before(
