@@ -47,21 +47,35 @@ def test_a_rank_that_computes_there_is_not_starved_because_its_host_is_crowded()
     job = loading_between_steps(a_job(faults=[slow]))
     job = with_samples(job, "run_delay", lambda rank, _: 0.3 if rank == 1 else 0.05)
     job = with_samples(job, "stranger_cpu_util", lambda rank, _: 1.0)
-    (verdict,) = diagnose(with_samples(job, "cpu_util", lambda *_: 0.1)).verdicts
-    assert (verdict.ranks, verdict.function) == ((1,), None)
-    used = with_samples(job, "cpu_util", lambda rank, _: 0.4 if rank == 1 else 0.1)
-    (verdict,) = diagnose(used).verdicts
-    assert (verdict.ranks, verdict.function) == ((1,), "confuse (train.py:98)")
+    for used, function in ((0.1, None), (0.2, "confuse (train.py:98)")):
+        (verdict,) = diagnose(with_samples(job, "cpu_util", uses(used))).verdicts
+        assert (verdict.ranks, verdict.function) == ((1,), function)
+        assert "other processes use 1.0 cores" in " ".join(one.detail for one in verdict.evidence)
 
 
-def test_on_a_crowded_host_it_waits_as_much_as_others_for_as_much_computing() -> None:
+def uses(share: float) -> Callable[[int, int], float]:
+    return lambda rank, _: share if rank == 1 else 0.1
+
+
+def test_a_rank_that_waits_for_a_processor_in_what_its_peers_run_as_well_is_starved() -> None:
+    starved = Fault((1,), None, start=0, times=1.6, computes=False)
+    job = with_samples(a_job(faults=[starved]), "run_delay", lambda rank, _: 0.4 * (rank == 1))
+    job = with_samples(job, "stranger_cpu_util", lambda rank, _: 1.0)
+    (verdict,) = diagnose(with_samples(job, "cpu_util", lambda *_: 0.5)).verdicts
+    assert (verdict.ranks, verdict.cause) == ((1,), "contention")
+    helped = with_samples(job, "cpu_util", lambda rank, _: 1.4 if rank == 1 else 0.9)
+    (verdict,) = diagnose(helped).verdicts
+    assert (verdict.ranks, verdict.cause) == ((1,), "host")
+    assert "its other threads use" in " ".join(one.detail for one in verdict.evidence)
+
+
+def test_a_function_of_its_own_is_the_reason_however_crowded_its_host_is() -> None:
     slow = Fault((1,), "data-load", start=0, ms=40.0, function="confuse (train.py:98)")
     job = loading_between_steps(a_job(faults=[slow]))
     job = with_samples(job, "cpu_util", lambda rank, _: 0.2 if rank == 1 else 0.1)
-    for usual, function in ((0.02, None), (0.15, "confuse (train.py:98)")):
-        alike = with_samples(job, "run_delay", waits(usual))
-        (verdict,) = diagnose(alike).verdicts
-        assert (verdict.ranks, verdict.function) == ((1,), function)
+    for usual in (0.02, 0.15):
+        (verdict,) = diagnose(with_samples(job, "run_delay", waits(usual))).verdicts
+        assert (verdict.ranks, verdict.function) == ((1,), "confuse (train.py:98)")
 
 
 def waits(usual: float) -> Callable[[int, int], float]:

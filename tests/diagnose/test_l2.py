@@ -148,3 +148,14 @@ def test_healthy_ranks_are_rarely_flagged() -> None:
 @pytest.mark.parametrize(("steps", "width"), [(12, 2), (60, 10), (200, 10), (6400, 100)])
 def test_windows(steps: int, width: int) -> None:
     assert window_width(steps) == width
+
+
+@pytest.mark.parametrize(("times", "found"), [(1.0, False), (2.5, True)])
+def test_of_two_ranks_one_that_is_slow_in_plain_sight_is_found(times: float, found: bool) -> None:
+    """Few windows say little of their noise: certainty is low, however large the difference."""
+    random = np.random.default_rng(3)
+    wandering = np.repeat(np.exp(0.15 * random.normal(size=(2, 8))), 10, axis=1)
+    own = 20e6 * wandering * np.exp(0.2 * random.normal(size=(2, 80)))
+    own[1] *= times
+    rows = [one.row for one in stragglers(own, [np.array([0, 1])], 50e6, "forward-compute", 12)]
+    assert rows == ([1] if found else [])

@@ -39,11 +39,11 @@ def test_a_checkpoint_that_costs_too_much_accuses_nobody_but_is_told(
 
 def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
     def diagnosed(ms: float) -> Diagnosis:
-        fault = Fault(EVERYBODY, "forward-compute", 0, ms=ms, every=6)
+        fault = Fault(EVERYBODY, "forward-compute", 0, ms=ms, every=12)
         return diagnose(a_job(8, STEPS, faults=[fault], stacks=False))
 
-    assert verdict(diagnosed(120)).phase == "forward-compute"
-    assert diagnosed(50).verdicts == ()
+    assert verdict(diagnosed(240)).phase == "forward-compute"
+    assert diagnosed(100).verdicts == ()
 
 
 def late_in_turns(ms: float, every: int, rows: tuple[int, ...] = EVERYBODY) -> Diagnosis:

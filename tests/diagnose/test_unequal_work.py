@@ -14,7 +14,7 @@ from stepscope.simulate import Parallelism, Scenario, Workload, simulate
 from stepscope.trace import Host, Job
 from stepscope.window import Floats, Table, Window
 
-from .jobs import MS, START, a_table
+from .jobs import MS, START, a_table, put
 
 RANKS, STEPS = 8, 80
 
@@ -76,6 +76,17 @@ def test_lengths_that_change_for_a_part_of_the_job() -> None:
 def test_a_rank_that_stalls_makes_no_other_rank_faster() -> None:
     found = diagnose(played(stalls(40), by_operators=True)).verdicts
     assert all(one.cause != "load_imbalance" for one in found)
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_more_work_takes_more_processor_time(computes: bool) -> None:
+    """On a crowded host ranks wait in turns for a processor, which looks the same otherwise."""
+    window = played(lengths(0.4))
+    phases = window.tables["phases"]
+    took = phases.ints("duration_ns")
+    used = took if computes else np.full(took.size, 10 * MS)
+    found = diagnose(put(window, phases=phases.with_column("cpu_ns", used))).verdicts
+    assert any(one.cause == "load_imbalance" for one in found) is computes
 
 
 @pytest.mark.parametrize("by_operators", [False, True])

@@ -60,6 +60,21 @@ def test_a_function_of_ones_own_that_holds_all_ranks_for_a_part_of_the_job() -> 
     assert np.abs(np.array(verdict.steps) - (60, 109)).max() <= 3
 
 
+def test_a_function_began_where_its_own_time_begins_and_not_where_steps_got_longer() -> None:
+    busier = Fault(ALL, "forward-compute", 100, ms=30.0)
+    window = with_paths(a_job(noise=0.02, faults=[*logging_norms(20.0), busier]))
+    (found,) = [one for one in verdicts(window) if one.function == NORMS]
+    assert found.steps is not None and found.steps[0] <= 5
+    assert "from step" not in found.summary
+
+
+def test_single_steps_that_a_crowded_host_makes_longer_hide_no_function() -> None:
+    """None of them saves or evaluates, so that the steps around them count as well."""
+    crowded = Fault(ALL, "backward-compute", 0, ms=30.0, every=7)
+    window = with_paths(a_job(noise=0.3, faults=[*logging_norms(20.0), crowded]))
+    assert NORMS in [one.function for one in verdicts(window)]
+
+
 def test_a_function_that_waits_for_the_device_explains_the_rise_it_causes() -> None:
     waiting = "synchronize (metrics.py:12)"
     window = with_paths(a_job(noise=0.02, faults=logging_norms(25.0, 80)), function=waiting)
@@ -168,3 +183,12 @@ def test_steps_near_a_long_one_are_left_out_in_jobs_of_any_length(
     near = math.ceil(steps)
     expected = [not any(long[max(at - near, 0) : at + near + 1]) for at in range(len(long))]
     assert waste._away(np.array(long, np.bool_), steps).tolist() == expected
+
+
+def test_taking_a_batch_from_a_worker_that_has_it_ready_is_no_loading() -> None:
+    """Steps of 10 ms: no worker more makes that millisecond shorter."""
+    lengths = {"data-load": 1.5, "forward-compute": 4.0, "backward-compute": 4.0, "optimizer": 1.0}
+    job = a_job(noise=0.02, steps=600, typical=lengths)
+    assert "data_loading" in [one.cause for one in verdicts(job)]
+    loader = "_MultiProcessingDataLoaderIter._next_data (torch/utils/data/dataloader.py:1400)"
+    assert verdicts(with_paths(job, modules=f"{MODULE};{loader}", function="")) == ()

@@ -17,6 +17,8 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
+from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.views.cycle import Cycle, find_cycle
 from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
@@ -83,6 +85,21 @@ class Observed:
         """The local name of a host's network adapter, `nic` where it is not known."""
         found = next((one for one in self.window.job.hosts if one.name == host), None)
         return found.nics[0] if found is not None and found.nics else "nic"
+
+    @cached_property
+    def cycle(self) -> Cycle:
+        """Which steps are alike, by what every rank does in them beside loading and collecting."""
+        loading = [own for phase, own in zip(self.own.phases, self.own.own, strict=True)
+                   if loads(phase)]  # fmt: skip
+        apart = sum((np.nan_to_num(own) for own in loading), np.zeros(self.total.shape))
+        apart = apart if self.pauses is None else apart + self.pauses
+        least = np.fmin.reduce(self.total - apart, axis=0, initial=np.nan)
+        return find_cycle(least, self.line.steps, self.line.warm_up)
+
+    @property
+    def period_ns(self) -> Floats:
+        """The job's step times as if all steps did the same work."""
+        return self.cycle.levelled(self.line.job_period_ns)
 
     @property
     def comparable(self) -> Observed:

@@ -127,7 +127,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     known_as = _known(found)
     state = known_as.state
     planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
-    known = ledger(series, job.line.warm_up, verdicts, planned)
+    known = ledger(series, job.line.warm_up, verdicts, planned, job.cycle.length)
     unaccounted = ""
     if state == "healthy":
         unaccounted = _undecided(job, settings, known) or blocking_calls.undecided(window, dropped)
@@ -442,7 +442,7 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
 
     Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
     """
-    period = job.line.job_period_ns[job.line.warm_up :]
+    period = job.period_ns[job.line.warm_up :]
     if known is None or period.size < FEW_STEPS:
         return ""
     scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
@@ -478,7 +478,7 @@ def _series(job: Observed) -> StepSeries:
 def _rank_phases(job: Observed) -> Iterator[RankPhase]:
     """The median own time, in whole nanoseconds, of each rank and phase that has one."""
     for phase, own in zip(job.own.phases, job.own.own, strict=True):
-        medians = stats.row_medians(own[:, job.line.warm_up :])
+        medians = np.mean([stats.row_medians(own[:, at]) for at in job.cycle.kinds], axis=0)
         known = np.isfinite(medians)
         ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
         yield from map(RankPhase, ranks, repeat(phase), times)

@@ -8,16 +8,18 @@ work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.window import Floats
+from stepscope.window import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,41 @@ def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
 
     Under other names they are the two phases with the most own time.
     """
+    passes = _passes(job)
+    return None if passes is None else (job.own.own[passes[0]], job.own.own[passes[1]])
+
+
+def processor_part(
+    job: Observed, excess: Floats, groups: Sequence[Ints], part: slice
+) -> float | None:
+    """How much of the time for which each step's rank with most work exceeds its peers is processor
+    time; None where a device does the work, or nobody measured it.
+
+    Args:
+        excess: above the middle of the group, `[rank, step]`, of all steps.
+        part: the steps in question.
+    """
+    passes = _passes(job)
+    if job.has_devices or passes is None:
+        return None
+    cpu = job.own.cpu[passes[0]] + job.own.cpu[passes[1]]
+    for rows in groups:
+        cpu[rows] -= stats.column_median(cpu[rows])
+    columns = np.arange(excess.shape[1])[part]
+    columns = columns[np.isfinite(excess[:, columns]).any(axis=0)]
+    at = np.nanargmax(excess[:, columns], axis=0), columns
+    known = np.isfinite(cpu[at])
+    whole = float(excess[at][known].sum())
+    return float(cpu[at][known].sum()) / whole if whole > 0 else None
+
+
+def _passes(job: Observed) -> tuple[int, int] | None:
+    """Where the two passes are among the phases."""
     known = job.own.phases
     if FORWARD in known and BACKWARD in known:
-        return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
+        return known.index(FORWARD), known.index(BACKWARD)
     named = [at for at, phase in enumerate(known) if phase not in (*UNNAMED, DATA_LOAD, OPTIMIZER)]
     largest = sorted(named, key=lambda at: -float(np.nansum(job.own.own[at])))[:2]
     if len(largest) < 2:
         return None
-    return job.own.own[largest[0]], job.own.own[largest[1]]
+    return largest[0], largest[1]

@@ -306,7 +306,10 @@ def _rise(job: Observed, one: Suspect) -> Floats:
     What delays a rank at the end of a step makes the others wait in the next one, so that counts,
     too, unless it has a spike of its own.
     """
-    period, spikes = job.line.job_period_ns, np.array(one.spikes)
+    spikes = np.array(one.spikes)
+    if job.cycle.length > 1 and _in_kinds(job, spikes):
+        return np.full(spikes.size, one.whole_ns / spikes.size)
+    period = job.line.job_period_ns
     after = np.minimum(spikes + 1, period.size - 1)
     beside = ~np.isin(after, spikes)
     other = np.arange(job.line.warm_up, period.size)
@@ -325,6 +328,12 @@ def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
         return float(np.nanquantile(period[warm_up:], FAST))
     near = other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]]
     return float(np.median(period[near]))
+
+
+def _in_kinds(job: Observed, spikes: Ints) -> bool:
+    """Whether most steps of some kind have a spike, so that the others show nothing of that kind's
+    usual length."""
+    return any(np.isin(kind, spikes).mean() > HALF for kind in job.cycle.kinds if kind.size)
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

@@ -30,7 +30,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     twice the excess of a lasting slowdown replace it.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
-    spiking = {row(one): one for one in found if _suspect(one).spikes}
+    spikes = (one for one in found if _suspect(one).spikes)
+    spiking = {row(one): one for one in sorted(spikes, key=lambda one: _suspect(one).whole_ns)}
     lasting = {row(one): one for one in found if not _is_storm(one) and not _suspect(one).spikes}
     slow = [
         one for at, one in lasting.items() if at not in storms or _outweighs(one, storms[at], 1)

@@ -22,12 +22,17 @@ ENOUGH = 8
 
 
 def ledger(
-    series: StepSeries, warm_up: int, verdicts: Sequence[Verdict], planned: Collection[int] = ()
+    series: StepSeries,
+    warm_up: int,
+    verdicts: Sequence[Verdict],
+    planned: Collection[int] = (),
+    cycle: int = 1,
 ) -> Ledger | None:
     """The job's time after the first `warm_up` steps; None without step times.
 
     Args:
         planned: steps in which the job pauses by design.
+        cycle: how many kinds of steps there are, in turns; each has a fast level of its own.
     """
     steps = np.array(series.steps[warm_up:], np.int64)
     took = np.array(series.duration_ns[warm_up:], np.float64)
@@ -38,12 +43,22 @@ def ledger(
     scale = _scale(claims, took, by_design)
     entries = [Entry(at, scale * float(lost.sum() / took.sum())) for at, lost in claims.items()]
     given, mean = sum(one.fraction for one in entries), float(took.mean())
-    fast = np.minimum(took, np.quantile(took[~by_design], FAST) if (~by_design).any() else took)
+    fast = np.minimum(took, _fast(took, by_design, steps % cycle))
     needed = min(float(np.where(by_design, took, fast).mean()), mean * (1 - given))
     return Ledger(
         (int(steps[0]), int(steps[-1])), round(mean), round(needed), tuple(entries),
         round(max(1 - given - needed / mean, 0.0), 6),
     )  # fmt: skip
+
+
+def _fast(took: Floats, by_design: Mask, kind: Ints) -> Floats:
+    """The fast level of the kind of each step; what it took if all of its kind are planned."""
+    levels = took.copy()
+    for one in np.unique(kind):
+        known = took[(kind == one) & ~by_design]
+        if known.size:
+            levels[kind == one] = np.quantile(known, FAST)
+    return levels
 
 
 def _claims(verdicts: Sequence[Verdict], steps: Ints, took: Floats) -> dict[int, Floats]:

@@ -4,7 +4,9 @@ Fault: pipeline stages with too much work (their layers, or the loss and its voc
 unequal length, so that in each step a different rank has the most to do.
 Paper: ByteDance, Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI
 2025), sections 5.1 and 5.3, which replays operations. What differs: the step model of
-`account.model`, and a prior: every job is a little uneven (`account.belief`).
+`account.model`, and a prior: every job is a little uneven (`account.belief`). A rank of a job
+without devices that takes longer must also use its processor for longer: ranks that wait for it in
+turns, on a crowded host, look the same by their times alone.
 Cost: a few passes over `[rank, step]`. Cannot see: experts, and stages of interleaved schedules.
 """
 
@@ -18,13 +20,13 @@ import numpy as np
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY, odds
 from stepscope.diagnose.account.model import Model
-from stepscope.diagnose.account.work import Work, two_passes, work
+from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
 from stepscope.diagnose.detect.regression.uneven import changes, together
 from stepscope.diagnose.finding import Cause, Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
@@ -248,6 +250,8 @@ class UnequalWork:
             return
         if not _is_work([one[:, inside] for one in parts], excess[:, inside], model.stages):
             return
+        if _is_crowded(job, excess, model.stages, inside):
+            return
         says = "in each step all ranks wait for a different one that has more work to do"
         detail = f"{says}; it costs {100 * part.loss:.0f} % of the step time"
         yield waste.found(job, self.name, "load_imbalance", part, part.loss, says, detail)
@@ -274,6 +278,21 @@ def _is_work(parts: Sequence[Floats], excess: Floats, groups: list[Ints]) -> boo
     known = np.isfinite(excess).any(axis=0)
     above, below = np.nanmax(excess[:, known], axis=0), -np.nanmin(excess[:, known], axis=0)
     return stats.median(below) >= BOTH_WAYS * stats.median(above) > 0
+
+
+def _is_crowded(job: Observed, excess: Floats, groups: list[Ints], part: slice) -> bool:
+    """Whether what ranks take longer is no work of theirs, but waiting for a processor, or may be.
+
+    More work takes more processor time. Where nobody measured that, other processes on the ranks'
+    processors are as likely a reason.
+    """
+    if job.has_devices:
+        return False
+    computed = processor_part(job, excess, groups, part)
+    if computed is not None:
+        return computed < PROCESSOR_TIME
+    others = job.hardware("stranger_cpu_util", part.start, part.stop)
+    return stats.median(others) >= OTHER_PROCESSES
 
 
 def _loss(model: Model, known: Work, healed: Floats) -> float:

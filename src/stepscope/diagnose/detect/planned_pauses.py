@@ -38,7 +38,7 @@ checkpointing."""
 def planned_steps(job: Observed) -> frozenset[int]:
     """The long steps that are by design, as a schedule or the job's functions in them show."""
     line = job.line
-    series, steps = line.job_period_ns[line.warm_up :], line.steps[line.warm_up :]
+    series, steps = job.period_ns[line.warm_up :], line.steps[line.warm_up :]
     if not steps.size:
         return frozenset()
     long = long_steps(series)

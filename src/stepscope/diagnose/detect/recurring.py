@@ -4,7 +4,8 @@ and the cost.
     series: the job's steps, phases of all ranks, the ranks with most slow steps
        ─▶ steps slower than their neighbours ─▶ combs (`numeric.combs`) ─▶ place and cost
 
-Steps are compared with the median of their neighbours, so that a job may become slower meanwhile.
+Steps are compared with the median of their neighbours, so that a job may become slower meanwhile,
+and where they come in a short cycle (`views.cycle`), as if all of them did the same work.
 What the job's own steps do not show costs nothing, and is left out.
 Cost: a running median per series; combs of at most `MOST_SERIES` series.
 Cannot see: steps before or after a gap in the recording as neighbours; combs of more than
@@ -92,7 +93,7 @@ class Recurrent:
 def recurring(job: Observed) -> list[Recurrent]:
     """All recurring slow steps of a job, those of the job as a whole first."""
     line, skip = job.line, job.line.warm_up
-    period = line.job_period_ns[skip:]
+    period = job.period_ns[skip:]
     if period.size < LEAST_STEPS or not np.isfinite(period).any():
         return []
     axis = Axis(line.steps[skip:], line.begins_ns[skip:], line.typical_ns)
@@ -128,12 +129,13 @@ def running_median(series: Floats) -> Floats:
 def _others(job: Observed) -> Iterator[Slow]:
     """The phases of all ranks, and single ranks with most time in slow steps."""
     skip = job.line.warm_up
+    levelled = job.cycle.levelled
     for own in job.own.own if len(job.line.ranks) > 1 else ():
         known = np.isfinite(own[:, skip:]).any(axis=1)
         if known.any():  # a phase that is not in every step takes no time in the others
-            common = stats.column_median(np.nan_to_num(own[known, skip:]))
+            common = levelled(stats.column_median(np.nan_to_num(own[known])))[skip:]
             yield slow_steps(common, job.line.typical_ns)
-    own = job.total[:, skip:]
+    own = np.array([levelled(one)[skip:] for one in job.total])
     excess = np.nan_to_num(own - stats.row_medians(own)[:, None])
     noise = stats.MAD_TO_SIGMA * stats.row_medians(np.abs(excess))
     beyond = np.maximum(SLOW_SIGMAS * noise, SLOW_SHARE * job.line.typical_ns)[:, None]

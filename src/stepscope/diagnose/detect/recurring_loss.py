@@ -52,7 +52,7 @@ class RecurringLoss:
         runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
         if len(runs) < SLOTS:
             return
-        period = np.nan_to_num(job.line.job_period_ns)
+        period = np.nan_to_num(job.period_ns)
         lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
         loss = float(lost_ns.sum() / period[job.line.warm_up :].sum())
         if loss <= LEAST_LOSS:
@@ -67,7 +67,7 @@ class RecurringLoss:
 def _columns(job: Observed, so_far: SoFar) -> Ints:
     """Long steps on a schedule, planned or not, without those that culprits made long."""
     skip, steps = job.line.warm_up, job.line.steps
-    long = long_steps(job.line.job_period_ns[skip:]) + skip
+    long = long_steps(job.period_ns[skip:]) + skip
     known = expected(job, job.samples, long)
     if long.size >= SLOTS:
         known |= scheduled(steps[long], steps[skip:])

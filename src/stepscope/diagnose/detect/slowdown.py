@@ -49,6 +49,24 @@ def suspect_of(
                    inflated)  # fmt: skip
 
 
+def suspect_in(job: Observed, row: int, columns: Ints, alone: bool = False) -> Suspect:
+    """A rank that is slow in single columns, with what it takes there beyond its peers.
+
+    Args:
+        alone: whether the length of one of them counts, and not how many there are.
+    """
+    first, stop = int(columns[0]), int(columns[-1]) + 1
+    shares = _shares_in(job, row, columns)
+    worst, worst_ns = _heaviest_run(job, row, columns, tuple(shares))
+    phase, carried = dominant(shares), sum(shares.values())
+    slowdown = slowdown_in(job, row, phase, columns, carried)
+    return Suspect(
+        row, phase, tuple(shares), first, stop, 0.0, 0.0, 0.0,
+        carried * columns.size / (stop - first), slowdown, len(shares),
+        tuple(map(int, columns)), alone, worst, worst_ns,
+    )  # fmt: skip
+
+
 def slowdown_in(
     job: Observed, row: int, phase: str | None, columns: slice | Ints, excess_ns: float
 ) -> float:
@@ -87,6 +105,27 @@ def _shares(
         if np.isfinite(typical) and typical > 0:
             shares[phase] = typical
     return shares
+
+
+def _heaviest_run(
+    job: Observed, row: int, columns: Ints, phases: tuple[str, ...]
+) -> tuple[tuple[int, int], float]:
+    """The neighbouring columns that carry most of the excess, and how much per step."""
+    whole = sum((np.nan_to_num(job.excess_of(phase, row)) for phase in phases),
+                np.zeros(len(job.line.steps)))  # fmt: skip
+    runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
+    heaviest = max(runs, key=lambda run: float(whole[run].sum()))
+    return (int(heaviest[0]), int(heaviest[-1]) + 1), float(whole[heaviest].mean())
+
+
+def _shares_in(job: Observed, row: int, columns: Ints) -> dict[str, float]:
+    """Mean excess per spike of the phases that carry a share of it, and always of the worst."""
+    means = {phase: float(np.nan_to_num(job.excess_of(phase, row)[columns]).mean())
+             for phase in job.own.phases}  # fmt: skip
+    whole = sum(max(mean, 0.0) for mean in means.values())
+    worst = max(means, key=lambda phase: means[phase])
+    return {phase: mean for phase, mean in means.items()
+            if phase == worst or mean > INFLATED * whole}  # fmt: skip
 
 
 def _own_time(method: str, suspect: Suspect) -> Decision:

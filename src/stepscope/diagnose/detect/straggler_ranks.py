@@ -4,7 +4,8 @@ Fault: a rank slower than its peers for twenty steps or more, or for fewer if it
 steps of a short trace, or by garbage collection.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L2"; table 6 for garbage collection.
 What differs: see `straggler`, `short_stretch`, `straggler_brief` and `gc_pauses`. What they find in
-the phases of one rank is merged here: the costliest phase gives the range and the certainty.
+the phases of one rank is merged here: the costliest phase gives the range and the certainty. Where
+steps come in a short cycle (`views.cycle`), each kind of steps is judged alone.
 Cost: one sort per phase, group and step.
 Cannot see: ranks that are slow in single steps, which `transient_ranks` finds.
 """
@@ -19,14 +20,14 @@ import numpy as np
 from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
-from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_of
+from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
 from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.windows import window_width
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import DOMINANT, Suspect
+from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect
 from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
@@ -50,6 +51,8 @@ class Stragglers:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if not is_brief(job):
             found = list(_merged(job, self.name, stragglers, LEAST_STEPS))
+            if job.cycle.length > 1:
+                found = list(_by_kind(job, self.name, found))
             yield from found
             yield from _for_a_while(job, self.name, found)
 
@@ -89,6 +92,46 @@ def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slow
         suspect = _culprit(job, [one for one in found if one.row == row])
         if suspect.stop - suspect.first >= least:
             yield slowdown_of(job, method, suspect)
+
+
+def _by_kind(job: Observed, method: str, throughout: Sequence[Slowdown]) -> Iterator[Slowdown]:
+    """The same where steps come in a short cycle: one suspect per rank, in the kinds of steps in
+    which it is slow; in all of them, as it was found throughout."""
+    kinds = job.cycle.kinds
+    found = [(kind, one) for kind, columns in enumerate(kinds) for one in _of_kind(job, columns)]
+    known = {one.suspect.row: one for one in throughout if one.suspect is not None}
+    for row in sorted({one.row for _, one in found}):
+        own = [(kind, one) for kind, one in found if one.row == row]
+        if row in known and len({kind for kind, _ in own}) == len(kinds):
+            yield known[row]
+            continue
+        columns = _with_most(job, row, own)
+        surest = max((one for _, one in own), key=lambda one: one.z / one.needed)
+        suspect = suspect_in(job, row, columns)
+        yield slowdown_of(job, method, replace(
+            suspect, effect=surest.effect, z=surest.z, needed=surest.needed, worst=None
+        ))  # fmt: skip
+
+
+def _with_most(job: Observed, row: int, found: Sequence[tuple[int, Straggler]]) -> Ints:
+    """The columns of the kinds of steps that carry a notable part of the rank's excess."""
+    kinds = job.cycle.kinds
+    stretches = [kinds[kind][one.first : one.stop] for kind, one in found]
+    excess = [float(np.nansum(job.excess_of(one.phase, row)[at]))
+              for (_, one), at in zip(found, stretches, strict=True)]  # fmt: skip
+    return np.unique(np.concatenate([at for at, lost in zip(stretches, excess, strict=True)
+                                     if lost >= INFLATED * max(excess)]))  # fmt: skip
+
+
+def _of_kind(job: Observed, columns: Ints) -> list[Straggler]:
+    """Stragglers among the steps of one kind; their columns count within it."""
+    tests = len(job.line.ranks) * (len(job.own.phases) + 1) * job.cycle.length
+    usual_ns = stats.median(job.line.job_period_ns[columns])
+    width = window_width(columns.size)
+    return [replace(one, first=one.first if one.first >= width else 0)
+            for phase, own in job.parts()
+            for one in stragglers(own[:, columns], job.groups(phase), usual_ns, phase, tests)
+            if one.stop - one.first >= LEAST_STEPS]  # fmt: skip
 
 
 def _for_a_while(job: Observed, method: str, found: Sequence[Slowdown]) -> Iterator[Slowdown]:

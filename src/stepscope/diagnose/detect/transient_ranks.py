@@ -12,21 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from stepscope.diagnose.detect.period_source import is_beside_training
-from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
+from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks, weighty_ranks
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD
-from stepscope.window import Floats, Ints
+from stepscope.window import Floats
 
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated. Our simulator."""
@@ -50,7 +52,7 @@ class Transients:
         for one in _weighty(job):
             found.setdefault(one.row, [one])
         for row, spiking in sorted(found.items()):
-            yield slowdown_of(job, self.name, _culprit(job, row, spiking))
+            yield slowdown_of(job, self.name, _suspect(job, row, spiking))
 
 
 def _weighty(job: Observed) -> list[SpikingRank]:
@@ -67,22 +69,22 @@ def _weighty(job: Observed) -> list[SpikingRank]:
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
     if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
         return
-    skip, phases, counted = job.line.warm_up, job.own.phases, job.errors
-    tests = len(job.line.ranks) * (len(phases) + 1)
+    phases, counted = job.own.phases, job.errors
+    kinds = [columns for columns in job.cycle.kinds if columns.size >= LEAST_STEPS]
+    tests = len(job.line.ranks) * (len(phases) + 1) * job.cycle.length
     units = job.host_rows()
     parts: list[tuple[str | None, Floats]] = list(zip(phases, job.own.own, strict=True))
     if len(phases) > 1:
         parts.append((None, _in_steps(job)))
-    for phase, own in parts:
+    for (phase, own), at in product(parts, kinds):
         series = Series(
-            own[:, skip:], job.groups(phase), job.line.steps[skip:],
-            job.line.begins_ns[skip:], job.line.typical_ns, counted[:, skip:],
+            own[:, at], job.groups(phase), job.line.steps[at], job.line.begins_ns[at],
+            stats.median(job.line.job_period_ns[at]), counted[:, at],
             not _is_work(phase), _is_beside(phase),
         )  # fmt: skip
         lonely, duties = phase not in BY_DESIGN, phase != BACKWARD
         for one in spiking_ranks(series, units, tests, lonely, duties):
-            columns = tuple(column + skip for column in one.columns)
-            yield replace(one, columns=columns)
+            yield replace(one, columns=tuple(at[list(one.columns)].tolist()))
 
 
 def _in_steps(job: Observed) -> Floats:
@@ -103,39 +105,10 @@ def _is_work(phase: str | None) -> bool:
     return phase in (FORWARD, BACKWARD) or loads(phase)
 
 
-def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
+def _suspect(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
     """Merges what was found about a rank in several phases."""
     surest = max(spiking, key=lambda one: one.z - one.needed)
     columns = np.unique(np.concatenate([one.columns for one in spiking])).astype(np.int64)
-    first, stop = int(columns[0]), int(columns[-1]) + 1
-    shares = _shares(job, row, columns)
-    worst, worst_ns = _heaviest_run(job, row, columns, tuple(shares))
-    phase, carried = dominant(shares), sum(shares.values())
-    slowdown = slowdown_in(job, row, phase, columns, carried)
-    return Suspect(
-        row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
-        carried * columns.size / (stop - first), slowdown, len(shares),
-        tuple(map(int, columns)), all(one.alone for one in spiking),
-        worst, worst_ns, by_past=len(job.line.ranks) == 1,
-    )  # fmt: skip
-
-
-def _heaviest_run(
-    job: Observed, row: int, columns: Ints, phases: tuple[str, ...]
-) -> tuple[tuple[int, int], float]:
-    """The neighbouring columns that carry most of the excess, and how much per step."""
-    whole = sum((np.nan_to_num(job.excess_of(phase, row)) for phase in phases),
-                np.zeros(len(job.line.steps)))  # fmt: skip
-    runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
-    heaviest = max(runs, key=lambda run: float(whole[run].sum()))
-    return (int(heaviest[0]), int(heaviest[-1]) + 1), float(whole[heaviest].mean())
-
-
-def _shares(job: Observed, row: int, columns: Ints) -> dict[str, float]:
-    """Mean excess per spike of the phases that carry a share of it, and always of the worst."""
-    means = {phase: float(np.nan_to_num(job.excess_of(phase, row)[columns]).mean())
-             for phase in job.own.phases}  # fmt: skip
-    whole = sum(max(mean, 0.0) for mean in means.values())
-    worst = max(means, key=lambda phase: means[phase])
-    return {phase: mean for phase, mean in means.items()
-            if phase == worst or mean > INFLATED * whole}  # fmt: skip
+    found = suspect_in(job, row, columns, all(one.alone for one in spiking))
+    by_past = len(job.line.ranks) == 1
+    return replace(found, effect=surest.effect, z=surest.z, needed=surest.needed, by_past=by_past)

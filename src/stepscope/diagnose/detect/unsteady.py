@@ -38,7 +38,7 @@ class StepTimes:
         if spikes:
             detail = f"{len(spikes)} steps are long, and no schedule explains them"
             yield Unsteady(self.name, "unknown", detail, spikes=spikes)
-        change = step_time.regression(line.job_period_ns[line.warm_up :])
+        change = step_time.regression(job.period_ns[line.warm_up :])
         if change is not None:
             split = change.split + line.warm_up
             detail = f"steps take {change.ratio:.2f} times as long from step {line.steps[split]}"
@@ -48,7 +48,7 @@ class StepTimes:
 def unexplained_spikes(job: Observed) -> tuple[int, ...]:
     """Columns of long steps that no schedule or checkpoint explains, if they cost enough."""
     line = job.line
-    series = line.job_period_ns[line.warm_up :]
+    series = job.period_ns[line.warm_up :]
     spikes = step_time.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
     odd = spikes.columns[~expected(job, job.samples, spikes.columns + line.warm_up)]
     lost_ns = float((series[odd] - spikes.baseline_ns).sum())

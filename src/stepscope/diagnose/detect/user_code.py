@@ -115,7 +115,8 @@ def _function(
         return None
     shares = inside * (own_ns / np.maximum(time_ns, 1.0))[:, None]
     usual = np.median(shares, axis=0)
-    fits = usual >= HOLDS * loss
+    spent = stats.median(own_ns / np.maximum(time_ns, 1.0))
+    fits = usual >= HOLDS * min(loss, spent)  # of few samples, a loss is easily too large
     fits &= (shares >= HOLDS * usual).mean(axis=0) >= MOST_RANKS
     fits &= [is_users(name) for name in samples.functions]
     if not fits.any():

@@ -60,6 +60,9 @@ class Use:
     ahead: float | None = None
     """The host's head start over its device, as a part of its peers'."""
 
+    other_threads: float | None = None
+    """Cores that its process uses beside its main thread, beyond its peers'."""
+
     @property
     def is_measured(self) -> bool:
         return (self.computed, self.starved, self.ahead) != (None, None, None)
@@ -100,7 +103,8 @@ class StarvedProcessor:
         use = use_of_excess(job, suspect)
         if not use.is_starved or loads(suspect.phase):
             return None
-        cause: Cause = "contention" if use.has_other_processes else "host"
+        rivals = (use.other_threads or 0.0) >= OTHER_PROCESSES
+        cause: Cause = "contention" if use.has_other_processes and not rivals else "host"
         return Explained(
             cause, "measured", (_evidence(use),), use.starved, STARVED,
             whole_rank=suspect.inflated > 1, proven=True,
@@ -127,6 +131,8 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"{percent(use.starved)} is waiting for a processor beyond its peers'")
     if use.other_processes is not None:
         parts.append(f"other processes use {use.other_processes:.1f} cores there")
+    if (use.other_threads or 0.0) >= OTHER_PROCESSES:
+        parts.append(f"its other threads use {use.other_threads:.1f} cores more than its peers'")
     if use.crowded is not None and use.has_other_processes:
         parts.append(f"{percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
@@ -146,7 +152,7 @@ def _use(job: Observed, suspect: Suspect) -> Use:
     computed = _computed(job, suspect)
     return Use(
         computed, _starved(job, suspect, waiting, computed), _other_processes(job, suspect),
-        waiting, _crowded(job, suspect), _ahead(job, suspect),
+        waiting, _crowded(job, suspect), _ahead(job, suspect), _other_threads(job, suspect),
     )  # fmt: skip
 
 
@@ -211,6 +217,18 @@ def _above_peers(values: Floats, row: int) -> float | None:
 def _other_processes(job: Observed, suspect: Suspect) -> float | None:
     value = float(job.hardware("stranger_cpu_util", suspect.first, suspect.stop)[suspect.row])
     return value if np.isfinite(value) else None
+
+
+def _other_threads(job: Observed, suspect: Suspect) -> float | None:
+    """A thread that computes beside the main one, as one that prefetches, is a rival of its own for
+    the processor and for the GIL."""
+    if job.processor is None:
+        return None
+    inside = slice(suspect.first, suspect.stop)
+    lasted = np.nansum(job.line.period_ns[:, inside], axis=1)
+    main = np.nansum(job.processor[:, inside], axis=1) / np.maximum(lasted, 1.0)
+    used = job.hardware("cpu_util", suspect.first, suspect.stop)
+    return _above_peers(np.maximum(used - main, 0.0), suspect.row)
 
 
 def _crowded(job: Observed, suspect: Suspect) -> float | None:

@@ -108,6 +108,8 @@ class SlowFunction:
     """Whether the shares count only the function itself, without functions that it calls."""
     caller: str = ""
     """If it belongs to Python's library, the innermost caller that does not."""
+    apart: float = 0.0
+    """The part of the excess that it takes beyond its share of what peers do while they work."""
 
     @property
     def named(self) -> str:
@@ -225,6 +227,12 @@ class Samples:
         Otherwise a function that merely waits at its end would seem to cause a rise.
         """
         return self._shares(chosen, ~self._waiting)
+
+    def worked(self, chosen: Mask) -> float:
+        """The share of the chosen time in which ranks did not wait for one another or a device."""
+        weight = self.weight[chosen]
+        busy = np.where(self._waiting[self.code[chosen]], 0.0, weight)
+        return float(busy.sum() / max(weight.sum(), 1.0))
 
     def of_ranks(self, function: int, chosen: Mask) -> Floats:
         """The share of the chosen time that each row works in a function."""
@@ -469,6 +477,8 @@ def slower_than_peers(
 ) -> SlowFunction | None:
     """The function that takes more time on one rank than on the median of its peers.
 
+    More than the excess explains nothing more: peers that wait are in none of its callers, either.
+
     Args:
         excess: the share of the rank's time that is to be explained.
     """
@@ -487,15 +497,30 @@ def slower_than_peers(
         np.median(samples.own_shares_of(rows[known], span), axis=0),
     )
     gains = [now - before for now, before in (within, itself)]
-    at = samples.deepest(np.maximum(*gains))
+    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
     if at is None or max(gain[at] for gain in gains) < max(LEAST_SHARE, EXPLAINS * excess):
         return None
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
     frame = samples.line_of(at, own, alone)
+    apart = _apart(samples, at, own, span & np.isin(samples.row, rows[known]))
     return SlowFunction(
-        frame, float(now[at]), float(before[at]), 1.0, alone, samples.caller_of(frame, own)
-    )
+        frame, float(now[at]), float(before[at]), 1.0, alone, samples.caller_of(frame, own),
+        apart / max(excess, LEAST_SHARE),
+    )  # fmt: skip
+
+
+def _apart(samples: Samples, function: int, own: Mask, peers: Mask) -> float:
+    """The share of a rank's time in a function beyond its part of as much work of its peers.
+
+    A rank that gets less of its processor needs longer for all that it does; one that does more,
+    for what its peers do not.
+    """
+    worked, weight = samples.worked(peers), samples.working(own)[0][function]
+    if worked * float(samples.weight[peers].sum()) < samples.least_ns:
+        return 0.0
+    usual = samples.working(peers)[0][function] / worked
+    return float(weight - usual * samples.worked(own))
 
 
 def slower_than_before(

@@ -128,7 +128,8 @@ def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Reg
 
 
 def _healed(job: Observed, lost_ns: Floats) -> Floats:
-    return job.line.job_period_ns - lost_ns if lost_ns.size else job.line.job_period_ns
+    period = job.line.job_period_ns
+    return job.cycle.levelled(period - lost_ns if lost_ns.size else period)
 
 
 def find_everyones(
@@ -195,6 +196,8 @@ def _shown(
 def _in_usual_steps(job: Observed, samples: Samples, change: StepChange) -> Mask:
     """Which samples are not of single long steps, such as those that save a checkpoint.
 
+    Nor from before the first judged step, where imports and compilation hide what the loop does.
+
     The rise is one of medians, while functions have shares of the whole time: what runs in one step
     of twenty would seem to explain it.
     """
@@ -205,7 +208,7 @@ def _in_usual_steps(job: Observed, samples: Samples, change: StepChange) -> Mask
         above = BEYOND_USUAL * stats.sigma(side) + change.after_ns - change.before_ns
         usual[part] = ~(side > stats.median(side) + above)
     column = job.line.column_at(samples.time_ns)
-    return (column < 0) | usual[column]
+    return (column >= job.line.warm_up) & usual[column]
 
 
 def _uneven(

@@ -1,0 +1,37 @@
+"""Steps of several kinds in turns: rollouts before every third update, say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.cycle import find_cycle
+
+from .jobs import Fault, a_job
+
+PAIR = (0, 1)
+STEPS = 240
+ROLLOUT = Fault(PAIR, "forward-compute", 0, ms=120, every=3)
+
+
+def test_steps_that_come_in_a_cycle_are_of_as_many_kinds() -> None:
+    steps, random = np.arange(120), np.random.default_rng(1)
+    own = np.exp(0.3 * random.normal(size=120)) * np.where(steps % 3 == 1, 9.0, 1.0)
+    assert find_cycle(own, steps, 5).length == 3
+    assert find_cycle(random.permutation(own), steps, 5).length == 1
+    assert find_cycle(own[:15], steps[:15], 5).length == 1
+
+
+def test_work_of_all_ranks_in_every_third_step_is_no_loss() -> None:
+    found = diagnose(a_job(2, STEPS, faults=[ROLLOUT], stacks=False))
+    assert (found.state, found.verdicts, found.periods) == ("healthy", (), ())
+    assert found.ledger is not None and found.ledger.unexplained_fraction < 0.05
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.2])
+def test_a_rank_that_is_slow_in_one_kind_of_steps_alone_is_named_in_these(noise: float) -> None:
+    slow = Fault((1,), "forward-compute", 0, ms=90, every=3)
+    (one,) = diagnose(a_job(2, STEPS, noise, faults=[ROLLOUT, slow], stacks=False)).verdicts
+    assert (one.ranks, one.phase) == ((1,), "forward-compute")
+    assert f"in {(STEPS - 5) // 3} of " in one.summary
