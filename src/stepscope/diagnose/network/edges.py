@@ -27,6 +27,9 @@ class Place:
     shape: tuple[object, ...]
     """Places of equal shape are comparable."""
     is_pair: bool = False
+    distance: tuple[object, ...] = ()
+    """For a pair its shape wherever in its group it is: the same work is sent over all edges of one
+    pipeline."""
 
 
 @dataclass(frozen=True)
@@ -95,5 +98,6 @@ def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) ->
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
     whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
+    apart = (group.kind, whole, members[-1] - members[0], layout)
     return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
-                 max(ends) >= 0)  # fmt: skip
+                 max(ends) >= 0, apart)  # fmt: skip
