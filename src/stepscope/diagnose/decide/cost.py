@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.replay import Replay
@@ -120,8 +121,22 @@ def _lost_by(
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
-    measured = least_ns * steps * max(one.excess_ns, 1.0) / weight
+    measured = (
+        max(least_ns, _waited_ns(healing.job, one)) * steps * max(one.excess_ns, 1.0) / weight
+    )
     return max(share, _share_of(healing.job, measured, one.columns))
+
+
+def _waited_ns(job: Observed, one: Suspect) -> float:
+    """How much longer per step devices of the peers communicate and compute nothing than that of a
+    culprit: they wait for it, but no longer than its excess. 0 where no trace shows it, and in
+    pipelines, in which others wait as well."""
+    if job.breakdown is None or is_staged(job.window) or one.spikes:
+        return 0.0
+    exposed = exposed_ns(job)[:, one.columns]
+    peers = exposed[job.peers_of(one.row, one.phase)]
+    more = stats.median(stats.column_median(peers) - exposed[one.row])
+    return float(np.clip(more, 0.0, max(one.excess_ns, 0.0)))
 
 
 def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tuple[float, float]:
