@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide import cost
 from stepscope.diagnose.run import diagnose
 from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import Window
+from stepscope.window import Floats, Window
+
+from .traces import Piece, a_trace
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +72,16 @@ def test_operators_without_known_peers_do_not_say_that_nobody_waits(stages: int)
     assert found.ranks == (2,)
     true = simulation.truth.faults[0].lost_fraction
     assert found.lost_fraction == pytest.approx(true, abs=0.05)
+
+
+def test_a_replay_does_not_veto_what_devices_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a trace it is measured for how long the others' devices do nothing but communicate."""
+
+    def wins_nothing(self: object, savings: object) -> Floats:
+        return np.zeros(6)
+
+    monkeypatch.setattr(cost._Healing, "lost_ns", wins_nothing)
+    window = a_trace(lambda rank, step: [Piece("gemm", 45.0 if rank == 1 else 20.0)])
+    (found,) = diagnose(window).verdicts
+    assert found.ranks == (1,)
+    assert found.lost_fraction == pytest.approx(25 / 48, abs=0.05)

@@ -13,6 +13,7 @@ from stepscope.diagnose.expected import NOTHING, Expected
 from stepscope.diagnose.graph.critical_path import Path, critical_path
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.two_speeds import slow_side
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
@@ -31,6 +32,13 @@ from stepscope.trace import TABLES
 from stepscope.window import Floats, Ints, Mask, Window
 
 Result = TypeVar("Result")
+
+SHARE, SLICE_NS = 0.05, 1e6
+"""What is added to own times before levels are compared, in steps and at least: as in
+`straggler_brief` and `straggler`. Measured on real data, our simulator."""
+TWO_SPEEDS = 0.01
+"""Part of healthy jobs in which ranks may seem to have two speeds, all phases together.
+Statistics."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +130,36 @@ class Observed:
         """Groups of ranks (rows) that do equal work in a phase; None: in all phases together."""
         return self._experts if is_expert(phase) else self._equals
 
+    def slow_side(self, phase: str | None) -> Mask:
+        """The rows of the slower of two separate clusters of ranks, by their own time in a phase,
+        or else in the longest phase that has two; none where there are no two."""
+        known = self._slow_sides.get(phase, np.zeros(0, np.bool_))
+        none = np.zeros(len(self.line.ranks), np.bool_)
+        return known if known.any() else next(
+            (one for one in self._slow_sides.values() if one.any()), none)  # fmt: skip
+
+    @cached_property
+    def _slow_sides(self) -> dict[str | None, Mask]:
+        """By phase, those with the longest own time first."""
+        parts = sorted(self.parts(), key=lambda part: -stats.median(part[1]))
+        return {phase: self._slow_side_of(phase, own) for phase, own in parts}
+
+    def _slow_side_of(self, phase: str | None, own: Floats) -> Mask:
+        pad = max(SHARE * self.line.typical_ns, SLICE_NS)
+        levels = stats.row_medians(np.log(own[:, self.line.warm_up :] + pad))
+        alarms = TWO_SPEEDS / (len(self.own.phases) + 1)
+        return slow_side(levels, self.groups(phase), self.host_rows(), alarms)
+
     def peers_of(self, row: int, phase: str | None) -> Ints:
-        """Rows of the ranks that do the same work as the given one, without that rank itself."""
+        """Rows of the ranks that do the same work as the given one, without that rank itself.
+
+        If ranks have two speeds, those of the fast ones: they show what the work needs.
+        """
         for group in self.groups(phase):
             if row in group:
-                return np.asarray(group[group != row])
+                others = group[group != row]
+                fast = others[~self.slow_side(phase)[others]]
+                return np.asarray(fast if fast.size else others)
         return np.zeros(0, np.int64)
 
     def peer_median(self, values: Floats, phase: str | None, row: int) -> Floats:

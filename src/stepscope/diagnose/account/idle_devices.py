@@ -28,8 +28,15 @@ def idle_beyond_peers(job: Observed) -> Floats | None:
         return None
     steps = job.breakdown.steps
     beyond = np.nan_to_num(above_peers(_grid(job, steps, "host_wait_ns"), groups))
-    waits = stats.column_median(_grid(job, steps, "exposed_ns"))
+    waits = stats.column_median(exposed_ns(job))
     return np.clip(beyond, 0.0, np.nan_to_num(waits))
+
+
+def exposed_ns(job: Observed) -> Floats:
+    """`[rank, step]`: time in which a device communicates and computes nothing; NaN unknown."""
+    if job.breakdown is None:
+        return np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
+    return _grid(job, job.breakdown.steps, "exposed_ns")
 
 
 def _grid(job: Observed, steps: Table, part: str) -> Floats:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.replay import Replay
@@ -77,15 +78,15 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     Steps are replayed by what ranks waited for (`replay`). Where that was not recorded, a step
     lasts as long as its busiest rank, and the loss is limited to what others waited for the
     culprits in collectives; except in pipelines for spikes, or if there is one pipeline alone or it
-    is not known how long receives lasted, in which others wait there. Losses keep their sign until
-    they are summed: noise must cancel and not add up. Transient slowdowns need no replay, because
-    there are steps without them.
+    is not known how long receives lasted, or, without known stages, from whom, in which others wait
+    there. Losses keep their sign until they are summed: noise must cancel and not add up. Transient
+    slowdowns need no replay, because there are steps without them.
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
     alone = len(job.window.job.groups_of_kind("pp")) == 1
     staged = is_staged(job.window)
-    blind = staged and (alone or not _receives_known(job))
+    blind = (alone or not _receives_known(job)) if staged else not _peers_known(job)
     limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
@@ -120,8 +121,22 @@ def _lost_by(
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
-    measured = least_ns * steps * max(one.excess_ns, 1.0) / weight
+    measured = (
+        max(least_ns, _waited_ns(healing.job, one)) * steps * max(one.excess_ns, 1.0) / weight
+    )
     return max(share, _share_of(healing.job, measured, one.columns))
+
+
+def _waited_ns(job: Observed, one: Suspect) -> float:
+    """How much longer per step devices of the peers communicate and compute nothing than that of a
+    culprit: they wait for it, but no longer than its excess. 0 where no trace shows it, and in
+    pipelines, in which others wait as well."""
+    if job.breakdown is None or is_staged(job.window) or one.spikes:
+        return 0.0
+    exposed = exposed_ns(job)[:, one.columns]
+    peers = exposed[job.peers_of(one.row, one.phase)]
+    more = stats.median(stats.column_median(peers) - exposed[one.row])
+    return float(np.clip(more, 0.0, max(one.excess_ns, 0.0)))
 
 
 def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tuple[float, float]:
@@ -262,6 +277,17 @@ def _receives_known(job: Observed) -> bool:
         return True
     ends = comm.ints("end_ns")[comm.strings("op").equals("Recv")]
     return bool((ends != NULL).mean() >= CONNECTED) if ends.size else True
+
+
+def _peers_known(job: Observed) -> bool:
+    """Whether it is known from whom most receives are, in which ranks wait for each other."""
+    comm = job.window.table("comm_ops")
+    if comm is None:
+        return True
+    receives = comm.strings("op").equals("Recv")
+    if not receives.any():
+        return True
+    return comm.has("peer") and bool((comm.ints("peer")[receives] >= 0).mean() >= CONNECTED)
 
 
 def _last(graph: StepGraph, finish_ns: Ints) -> Ints:

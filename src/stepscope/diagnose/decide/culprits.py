@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnose.decide.cause import Reason
 from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.suspect import Suspect, dominant
 
 MOST = 0.5
 """Part of a rank's spikes that a lasting slowness must explain to replace them; and part of two
@@ -77,30 +78,54 @@ def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
 def in_common(
     job: Observed, culprits: Sequence[Suspect], reasons: Sequence[Reason]
 ) -> list[Reason]:
-    """The reason for each culprit; ranks of a host with spikes at once share the heaviest one.
+    """The reason for each culprit; ranks of a host with spikes at once, or all of them slow, share
+    the heaviest one.
 
-    A spike of a host hits each rank in whatever it does at that time, so each shows only a part.
+    What slows a host down hits each rank in whatever it does at that time, so each shows only a
+    part.
     """
-    shared = [_most_weighty([(other.whole_ns, reason)
-                             for other, reason in zip(culprits, reasons, strict=True)
-                             if other is one or _at_once(job, one, other)])
-              for one in culprits]  # fmt: skip
+    shared = []
+    for one in culprits:
+        same = [(other, reason) for other, reason in zip(culprits, reasons, strict=True)
+                if other is one or _at_once(job, one, other)]  # fmt: skip
+        shared.append(_most_weighty(same if one.spikes else _as_together(job, same)))
     return [replace(one, beside=own.beside) for one, own in zip(shared, reasons, strict=True)]
 
 
-def _most_weighty(reasons: Sequence[tuple[float, Reason]]) -> Reason:
+def _as_together(job: Observed, same: list[tuple[Suspect, Reason]]) -> list[tuple[Suspect, Reason]]:
+    """Those that are slow in the phase, or in all phases, in which all of them together are: half
+    of the excess of one rank may happen to be in one."""
+    shares: dict[str, float] = dict.fromkeys(job.own.phases, 0.0)
+    for phase in shares:
+        for one, _ in same:
+            excess = stats.median(job.excess_of(phase, one.row)[one.columns])
+            shares[phase] += max(excess, 0.0)
+    most = dominant(shares) if shares else None
+    return [pair for pair in same if pair[0].phase == most] or same
+
+
+def _most_weighty(reasons: Sequence[tuple[Suspect, Reason]]) -> Reason:
     """Of the cause that carries most excess, the reason with most."""
     weight: dict[str, float] = {}
-    for whole_ns, reason in reasons:
-        weight[reason.cause] = weight.get(reason.cause, 0.0) + whole_ns
+    for one, reason in reasons:
+        weight[reason.cause] = weight.get(reason.cause, 0.0) + one.whole_ns
     cause = max(weight, key=lambda one: weight[one])
-    return max((one for one in reasons if one[1].cause == cause), key=lambda one: one[0])[1]
+    return max((one for one in reasons if one[1].cause == cause), key=lambda one: one[0].whole_ns)[
+        1
+    ]
 
 
 def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
     spikes, others = set(one.spikes), set(other.spikes)
     host = job.window.host_of(int(job.line.ranks[one.row]))
-    return (
-        len(spikes & others) > MOST * len(spikes | others) and host is not None
-        and host == job.window.host_of(int(job.line.ranks[other.row]))
-    )  # fmt: skip
+    if host is None or host != job.window.host_of(int(job.line.ranks[other.row])):
+        return False
+    if not spikes and not others:
+        return _is_slow(job, one.row)
+    return len(spikes & others) > MOST * len(spikes | others)
+
+
+def _is_slow(job: Observed, row: int) -> bool:
+    """Whether all ranks of a row's host are in the slow cluster, where ranks have two speeds."""
+    slow = job.slow_side(None)
+    return any(bool(slow[rows].all()) for rows in job.host_rows() if row in rows)

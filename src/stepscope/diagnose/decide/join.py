@@ -39,6 +39,9 @@ SPIKES_AT_ONCE = 0.5
 """The same for steps with spikes, as in `culprits`: a small spike may stay below the limit on one
 rank. Two that have spikes in half of the steps each share a third of these by chance.
 Statistics."""
+MANY = 0.25
+"""More than this part of all ranks are not equally slow by chance. Our choice, as
+`two_speeds.ODD`."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,30 @@ class _Unit:
     host: str = ""
 
 
-def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
-    """The findings, those of one host or one replica joined, the largest first."""
+def joined(
+    window: Window, found: Sequence[Slowdown], cluster: frozenset[int] = frozenset()
+) -> list[Slowdown]:
+    """The findings, those of one host or one replica joined, the largest first.
+
+    Args:
+        cluster: the slower ranks where all ranks have one of two speeds. If they are many, and
+            equally slow at the same time, they have one verdict, wherever they are.
+    """
     whole = _with_all_beside(window, found)
     left = {rank: one for one in found if not one.beside for rank in one.ranks}
     for unit in _units(window):
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
-            same = _of_one_size(cause)
+            same = cause if unit.ranks <= cluster else _of_one_size(cause)
             if len(same) >= WHOLE * len(unit.ranks):
                 one = _common(same, unit.host)
                 if one is not None:
                     whole.append(one)
                     left = {rank: slow for rank, slow in left.items() if slow not in same}
-    return [*whole, *_neighbours(window, list(left.values()))]
+    of_cluster = [one for rank, one in left.items() if rank in cluster]
+    many = [part for cause in _by_cause(of_cluster) for part in _alike(cause)
+            if len(part) > MANY * len(window.ranks)]  # fmt: skip
+    left = {rank: one for rank, one in left.items() if not any(one in part for part in many)}
+    return [*whole, *map(_join, many), *_neighbours(window, list(left.values()))]
 
 
 def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
@@ -104,12 +118,16 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
 
 
 def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
+    return [kept for part in _alike(found) for kept in _if_no_chance(part)]
+
+
+def _alike(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
     """Findings in parts, each of ranks that are equally slow at the same time."""
     parts: list[list[Slowdown]] = []
     for one in found:
         part = next((part for part in parts if _is_alike(part[0], one)), None)
         parts.append([one]) if part is None else part.append(one)
-    return [kept for part in parts for kept in _if_no_chance(part)]
+    return parts
 
 
 def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:

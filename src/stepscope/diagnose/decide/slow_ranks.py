@@ -61,7 +61,8 @@ def judge(
     slow = [_slowdown(job, finding, suspect, reason, cost, at)
             for at, (finding, suspect, reason) in enumerate(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
-    weighed = [rules.weighed(one) for one in joined(job.window, slow)]
+    cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
+    weighed = [rules.weighed(one) for one in joined(job.window, slow, cluster)]
     costly = tuple(one for one in weighed if one.costs_enough)
     cheap = tuple(one for one in weighed if not one.costs_enough)
     named = {rank for one in costly for rank in one.ranks}

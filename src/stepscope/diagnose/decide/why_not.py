@@ -57,8 +57,12 @@ def _measured(job: Observed) -> Iterator[tuple[str, straggler.Measured]]:
     skip = job.line.warm_up
     tests = len(job.line.ranks) * (len(job.own.phases) + 1)
     for phase, own in job.parts():
-        look = straggler_brief.measure if is_brief(job) else straggler.measure
-        measured = look(own[:, skip:], job.groups(phase), job.line.typical_ns, tests)
+        part, groups, typical = own[:, skip:], job.groups(phase), job.line.typical_ns
+        if is_brief(job):
+            slow = job.slow_side(phase)
+            measured = straggler_brief.measure(part, groups, typical, tests, slow)
+        else:
+            measured = straggler.measure(part, groups, typical, tests)
         if measured is not None:
             yield phase or "all phases together", measured
 

@@ -59,10 +59,8 @@ class SlowTransfer:
     stop: int
     z: float
     needed: float
-
-    @property
-    def ratio(self) -> float:
-        return self.own_ns / max(self.usual_ns, 1.0)
+    ratio: float
+    """Of its transfers to as many of the equals."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,7 @@ class _Operators:
     column: Ints
     kind: Ints
     transfer_ns: Floats
+    end_ns: Ints
 
 
 def slow_transfers(job: Observed) -> list[SlowTransfer]:
@@ -84,7 +83,7 @@ def slow_transfers(job: Observed) -> list[SlowTransfer]:
     classes = _classes(operators.places)
     tests = sum(map(len, classes))
     found = [one for places in classes for one in _slower(job, operators, places, tests)]
-    found = _joined(found)
+    found = _joined(operators, found)
     return sorted(found, key=lambda one: one.usual_ns - one.own_ns)
 
 
@@ -93,50 +92,76 @@ def _slower(
 ) -> Iterator[SlowTransfer]:
     """The slow ones among places that are equals."""
     skip = job.line.warm_up
-    own = _per_step(operators, places, len(job.line.steps))[:, skip:]
+    own, exposed = (part[:, skip:] for part in _per_step(operators, places, len(job.line.steps)))
     everybody = [np.arange(len(places))]
     least = RATIO if len(places) > 2 else RATIO_OF_TWO
     for one in brief.stragglers(own, everybody, job.line.typical_ns, None, tests):
         place = operators.places[places[one.row]]
+        usual = stats.median(stats.column_median(np.delete(own, one.row, axis=0)))
         slow = SlowTransfer(
             place.group, place.members, place.members if len(place.members) <= LINK else (),
-            len(places) - 1, stats.median(own[one.row]),
-            stats.median(stats.column_median(np.delete(own, one.row, axis=0))),
+            len(places) - 1, stats.median(exposed[one.row]),
+            stats.median(stats.column_median(np.delete(exposed, one.row, axis=0))),
             one.first + skip, one.stop + skip, one.z, one.needed,
+            stats.median(own[one.row]) / max(usual, 1.0),
         )  # fmt: skip
         if slow.ratio >= least:
             yield slow
 
 
-def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
+def _joined(operators: _Operators, found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
     """Slow groups that share one rank or two, joined: what connects these is the cause."""
     joined: list[SlowTransfer] = []
     for one in sorted(found, key=lambda one: one.usual_ns - one.own_ns):
         for at, known in enumerate(joined):
             shared = set(known.culprits or known.members) & set(one.members)
             if shared:
-                joined[at] = _together(known, one, tuple(sorted(shared)))
+                joined[at] = _together(operators, known, one, tuple(sorted(shared)))
                 break
         else:
             joined.append(one)
     return joined
 
 
-def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -> SlowTransfer:
-    """Adds up both directions of a link; ranks that two groups share are nearer to the cause."""
+def _together(
+    operators: _Operators, known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]
+) -> SlowTransfer:
+    """Adds up both directions of a link, which are often used at once; ranks that two groups share
+    are nearer to the cause."""
     if set(known.members) == set(one.members):
-        return replace(known, own_ns=known.own_ns + one.own_ns,
-                       usual_ns=known.usual_ns + one.usual_ns)  # fmt: skip
+        apart = _apart_share(operators, set(one.members))
+        return replace(known, own_ns=apart * (known.own_ns + one.own_ns),
+                       usual_ns=apart * (known.usual_ns + one.usual_ns))  # fmt: skip
     return replace(known, culprits=shared) if len(shared) <= LINK else known
 
 
+def _apart_share(operators: _Operators, members: set[int]) -> float:
+    """The time in which data moves between some ranks, as a part of the sum of all transfers."""
+    between = [at for at, place in enumerate(operators.places) if set(place.members) == members]
+    chosen = np.isin(operators.place, between)
+    end, lasted = operators.end_ns[chosen], operators.transfer_ns[chosen]
+    begin = end - lasted.astype(np.int64)
+    order = np.argsort(begin, kind="stable")
+    begin, latest = begin[order], np.maximum.accumulate(end[order])
+    fresh = np.maximum(begin, np.append(begin[:1], latest[:-1]))
+    return float(np.maximum(latest - fresh, 0).sum()) / max(float(lasted.sum()), 1.0)
+
+
 def _classes(places: Sequence[Place]) -> list[list[int]]:
-    """Places of one shape that share no rank, two and more."""
+    """Places of one shape that share no rank, two and more. Links between neighbours of a pipeline
+    without such equals are compared with each other: over each data moves at its own time."""
+    known = [at for at, place in enumerate(places) if place.members]
+    equal = [same for same in _alike(places, known, "shape") if _apart(places, same)]
+    left = set(known) - {at for same in equal for at in same}
+    alone = sorted(at for at in left if places[at].is_pair)
+    return [*equal, *_alike(places, alone, "distance")]
+
+
+def _alike(places: Sequence[Place], some: Sequence[int], name: str) -> list[list[int]]:
     found: dict[tuple[object, ...], list[int]] = {}
-    for at, place in enumerate(places):
-        if place.members:
-            found.setdefault(place.shape, []).append(at)
-    return [same for same in found.values() if len(same) > 1 and _apart(places, same)]
+    for at in some:
+        found.setdefault(getattr(places[at], name), []).append(at)
+    return [same for same in found.values() if len(same) > 1]
 
 
 def _apart(places: Sequence[Place], same: Sequence[int]) -> bool:
@@ -144,8 +169,12 @@ def _apart(places: Sequence[Place], same: Sequence[int]) -> bool:
     return len(set(ranks)) == len(ranks)
 
 
-def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Floats:
-    """`[place, step]`: transfer of the operators that all the places run, in ns; NaN unknown."""
+def _per_step(
+    operators: _Operators, places: Sequence[int], columns: int
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """`[place, step]`: transfer of the operators that all the places run, in ns; NaN unknown. First
+    as if all had as many, to compare them, then of those that each has: where data moves slowly,
+    more operators outlast the computation beside them."""
     row = np.full(len(operators.places), -1)
     row[list(places)] = np.arange(len(places))
     of_place = row[operators.place] >= 0
@@ -159,11 +188,11 @@ def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Flo
     total = stats.sums(cell, operators.transfer_ns[of_place], size).reshape(shape)
     common = ((count > 0).mean(axis=1) >= PRESENT).all(axis=0)
     if not common.any():
-        return np.full(shape[:2], np.nan)
+        return np.full(shape[:2], np.nan), np.full(shape[:2], np.nan)
     count, total = count[:, :, common], total[:, :, common]
     mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     often = np.median(count, axis=(0, 1))
-    return np.asarray((mean * often).sum(axis=2))
+    return np.asarray((mean * often).sum(axis=2)), np.asarray(total.sum(axis=2))
 
 
 def _operators(job: Observed) -> _Operators | None:
@@ -202,8 +231,9 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
     op = np.where(sent, -1, table.strings("op").codes[begins])
     kind = np.unique(np.stack((op, size[begins])), axis=1, return_inverse=True)[1].ravel()
     column = job.line.columns(table.ints("step")[begins])
+    end = np.minimum.reduceat(table.ints("end_ns"), begins)
     return _Operators(places, place[usable], column[usable], kind[usable],
-                      shortest[usable].astype(np.float64))  # fmt: skip
+                      shortest[usable].astype(np.float64), end[usable])  # fmt: skip
 
 
 def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:

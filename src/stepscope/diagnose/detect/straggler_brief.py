@@ -6,7 +6,8 @@ at; a trace has three to ten, so there are no windows, no onset and no past to c
 What differs: three questions, all about log-ratios to the median of the peers, as in L2. Is the
 median over the steps large? Is it beyond the noise of single steps (Student, pooled over the
 peers)? Is it far from what the peers differ by among themselves? Noise estimated from a handful of
-ranks says little about outliers among ranks, so the last is a ratio and no quantile. The noise is
+ranks says little about outliers among ranks, so the last is a ratio and no quantile. Of ranks with
+two speeds each is compared with the fast ones (`numeric.two_speeds`). The noise is
 that between neighbouring steps: about their own medians a rank's two or three steps scatter by half
 of it.
 Cost: one pass over ranks and steps. Cannot see: what happened between two traces.
@@ -30,10 +31,11 @@ from stepscope.diagnose.detect.straggler import (
     Measured,
     Straggler,
     effect_floor,
-    log_ratios,
 )
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints
+from stepscope.diagnose.numeric.peers import above_peers
+from stepscope.diagnose.numeric.two_speeds import above_fast
+from stepscope.window import Floats, Ints, Mask
 
 MOST_STEPS = LEAST_STEPS
 """With this number of steps L2 has enough windows. Our simulator."""
@@ -63,10 +65,10 @@ simulator."""
 SUSPECTS = 4
 """One in this many peers may be slow itself, and is not used to measure how much healthy ranks
 differ. Our simulator."""
-ABOVE_PEERS = 3.0
+ABOVE_PEERS = 3.5
 """Times what the innocent differ by. Of 3,960 synthetic healthy jobs
-(docs/methods/straggler-brief.md), 1.5 as in L2 blames a rank in 3.0 %, 3 in 1.0 %; a rank twice as
-slow among four with 10 % noise is still found in 94 %. Our simulator."""
+(docs/methods/straggler-brief.md) it blames a rank in 0.9 %, 4 in 0.6 %; of ranks half as slow again
+among eight with 10 % noise, ten steps show 88 % and not 82. Our simulator."""
 PEER_ALARMS = 0.01
 """Among many ranks one strays farther: then the limit is what one healthy job in a hundred reaches.
 Statistics."""
@@ -94,13 +96,16 @@ def applies(steps: int, is_trace: bool) -> bool:
 
 
 def stragglers(
-    own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
-) -> list[Straggler]:
+    own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int,
+    slow: Mask | None = None,
+) -> list[Straggler]:  # fmt: skip
     """Ranks whose own time in one phase exceeds their peers' throughout.
 
-    The arguments are those of `straggler.stragglers`.
+    Args:
+        slow: the slower ones of two clusters, if there are two (`numeric.two_speeds`).
+        own, groups, period_ns, phase, tests: those of `straggler.stragglers`.
     """
-    measured = measure(own, groups, period_ns, tests)
+    measured = measure(own, groups, period_ns, tests, slow)
     if measured is None:
         return []
     worst, found = measured.worst, measured.found
@@ -112,7 +117,9 @@ def stragglers(
     ]  # fmt: skip
 
 
-def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:
+def measure(
+    own: Floats, groups: Sequence[Ints], period_ns: float, tests: int, slow: Mask | None = None
+) -> Measured | None:
     """How far each rank's own time exceeds its peers', throughout or since some step.
 
     None without steps.
@@ -120,10 +127,12 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     steps = own.shape[1]
     if period_ns <= 0 or not steps:
         return None
-    excess = log_ratios(own, groups, max(PAD * period_ns, PAD_NS))
+    slow = np.zeros(len(own), np.bool_) if slow is None else slow
+    logs = np.log(own + max(PAD * period_ns, PAD_NS))
+    excess = above_fast(logs, groups, slow)
     first, stop = _onsets(excess), _stops(excess)
     since = np.where(np.arange(steps) >= first[:, None], excess, np.nan)
-    excesses = _Excesses(excess, _known(excess, groups), stats.row_medians(excess))
+    excesses = _Excesses(excess, _known(excess, groups), stats.row_medians(excess), slow, logs)
     effect = np.where(first > 0, stats.row_medians(since), excesses.middle)
     alarms = FALSE_ALARMS / max(tests, 1)
     noise, needed = excesses.surest(alarms)
@@ -187,11 +196,14 @@ def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
 
 @dataclass(frozen=True)
 class _Excesses:
-    """All groups of one phase; `middle` is each row's median excess."""
+    """All groups of one phase; `middle` is each row's median excess, `slow` the slower cluster."""
 
     excess: Floats
     groups: list[Ints]
     middle: Floats
+    slow: Mask
+    logs: Floats
+    """Of own times `[rank, step]`."""
 
     @cached_property
     def noise(self) -> float:
@@ -228,13 +240,28 @@ class _Excesses:
         single = ONE_STEP_EFFECT if self.excess.shape[1] < SEVERAL else EFFECT
         return max(least, float(np.log1p(PAIR_EFFECT if alone else single)))
 
+    @cached_property
+    def _strays(self) -> Floats:
+        """How far each rank is from the middle of its cluster."""
+        return np.where(self.slow, self.middle - stats.median(self.middle[self.slow]), self.middle)
+
     def spread(self, group: Ints, row: int) -> float:
-        """How far healthy ranks differ from their peers, the worst one in four left out."""
-        others = self.middle[group[group != row]]
-        own = others - np.median(others) if others.size > 1 else others[:0]
-        elsewhere = [self.middle[one] for one in self.groups if one is not group]
-        strays = np.sort(np.abs(np.concatenate((own, *elsewhere))))
+        """How far healthy ranks differ from their peers, the worst one in four left out; of ranks
+        with two speeds, how far each differs from its cluster. Among the row's own peers without
+        the row: if it is slow, each of them would seem to differ from the others by more."""
+        others = group[group != row]
+        own = [
+            self._apart(part) for part in (others[self.slow[others]], others[~self.slow[others]])
+        ]
+        elsewhere = [self._strays[one] for one in self.groups if one is not group]
+        strays = np.sort(np.abs(np.concatenate((*own, *elsewhere))))
         return float(strays[-1 - strays.size // SUSPECTS]) if strays.size else 0.0
+
+    def _apart(self, rows: Ints) -> Floats:
+        """How far each of several ranks is from the median of the others, typically."""
+        if rows.size < 2:
+            return np.zeros(0)
+        return stats.row_medians(above_peers(self.logs[rows], [np.arange(rows.size)]))
 
 
 def _significance(effect: Floats, since: Floats, noise: float) -> Floats:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -174,7 +175,8 @@ def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
     skip, tests = job.line.warm_up, len(job.line.ranks) * (len(job.own.phases) + 1)
     found: list[Straggler] = []
     for phase, own in job.parts():
-        found += look(own[:, skip:], job.groups(phase), job.line.typical_ns, phase, tests)
+        chosen = partial(look, slow=job.slow_side(phase)) if look is brief.stragglers else look
+        found += chosen(own[:, skip:], job.groups(phase), job.line.typical_ns, phase, tests)
     return [replace(one, first=one.first + skip, stop=one.stop + skip) for one in found]
 
 

@@ -30,6 +30,9 @@ class Place:
     is_pair: bool = False
     alike: tuple[object, ...] = ()
     """Places that move the same data over the same kind of hop, wherever they are in the job."""
+    distance: tuple[object, ...] = ()
+    """For a pair its shape wherever in its group it is: the same work is sent over all edges of one
+    pipeline."""
 
 
 @dataclass(frozen=True)
@@ -99,5 +102,6 @@ def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) ->
     stages = tuple(where.stage.get(rank, 0) for rank in members)
     whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
     pair, per_host = max(ends) >= 0, tuple(sorted(Counter(layout).values()))
+    apart = (group.kind, whole, members[-1] - members[0], layout)
     return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
-                 pair, ("" if pair else group.kind, per_host))  # fmt: skip
+                 pair, ("" if pair else group.kind, per_host), apart)  # fmt: skip
