@@ -149,6 +149,8 @@ def _computes(names: Strings) -> Mask:
 def _more_work(totals: _Totals, job: Observed, suspect: Suspect) -> tuple[float, tuple[str, ...]]:
     """The share of the excess that is more work of the usual length, and the costliest kernels."""
     peers = job.peers_of(suspect.row, suspect.phase)
+    if not peers.size:  # a single rank, compared with its own steps
+        return 0.0, ()
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
     count, time = totals.count[suspect.row], totals.time_ns[suspect.row]
