@@ -54,11 +54,11 @@ struct Shared {
     std::atomic<std::int64_t> reduced_ns;      // when a bucket was reduced last
     std::atomic<std::int64_t> enabled;
     std::atomic<std::int64_t> training_thread;  // pthread_self
-    std::atomic<std::int64_t> dropped;      // events for which there was no room
-    std::atomic<std::int64_t> faults;       // exceptions in our code
-    std::atomic<std::int64_t> calls;        // operators called so far
-    std::atomic<std::int64_t> buckets;      // how many of them DDP's reducer called
-    std::atomic<std::int64_t> reduced;      // how many of those buckets have ended
+    std::atomic<std::int64_t> dropped;          // events for which there was no room
+    std::atomic<std::int64_t> faults;           // exceptions in our code
+    std::atomic<std::int64_t> calls;            // operators called so far
+    std::atomic<std::int64_t> buckets;          // how many of them DDP's reducer called
+    std::atomic<std::int64_t> reduced;          // how many of those buckets have ended
 };
 
 // One event; `_EVENT` in hooks/native_operators.py has the same layout.
@@ -468,12 +468,15 @@ class WaitWatch final : public c10::OperatorKernel {
     }
 };
 
-// What a C++ exception that nobody caught says: libraries throw on threads of their own, for example
-// gloo if a peer sent another size than expected. The process is about to abort, and with it would
-// go all that was recorded in the last half second, so our sender gets a moment to send it.
+// What a C++ exception that nobody caught says: libraries throw on threads of their own, for
+// example gloo if a peer sent another size than expected. The process is about to abort, and with
+// it would go all that was recorded in the last half second, so our sender gets a moment to send
+// it.
 class LastWords {
  public:
-    void watch() { next_ = std::set_terminate([] { one().terminate(); }); }
+    void watch() {
+        next_ = std::set_terminate([] { one().terminate(); });
+    }
 
     // Copies the text, cut to `room` bytes; returns its length, 0 while the process is well.
     int copy(char* out, int room) {
