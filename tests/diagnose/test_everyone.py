@@ -65,6 +65,42 @@ def test_a_machine_on_which_steps_double_deserves_a_careful_word() -> None:
     assert verdict.confidence < 0.5
 
 
+def communicating(hosts: int, times: float, step: int = 50) -> Window:
+    """Eight ranks that meet once a step, of which only the operators are recorded. From `step` on
+    all compute for `times` as long."""
+    random, clock, rows = np.random.default_rng(2), START, []
+    for at in range(100):
+        lasts = 40 * MS * (times if at >= step else 1.0)
+        arrive = [clock + int(lasts * random.normal(1, 0.01)) for _ in range(8)]
+        end = max(arrive) + 2 * MS
+        rows += [(rank, at, "dp-0", at, "AllReduce", begin, begin, end)
+                 for rank, begin in enumerate(arrive)]  # fmt: skip
+        clock = end
+    each = 8 // hosts
+    job = Job("operators", 8, tuple(Host(f"h{at}", tuple(range(at * each, (at + 1) * each)))
+                                    for at in range(hosts)),
+              groups=(ProcessGroup("dp-0", "dp", tuple(range(8))),))  # fmt: skip
+    comm = a_table("rank step group seq op enqueue_ns start_ns end_ns", rows)
+    return Window(job, {"comm_ops": comm})
+
+
+def test_what_begins_on_several_hosts_at_once_is_of_the_job() -> None:
+    """No other job comes to two machines at one step; to a single one it may."""
+    (verdict,) = diagnose(communicating(hosts=2, times=1.3)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("unknown", ())
+    assert verdict.lost_fraction == pytest.approx(12 / 54, abs=0.03)
+    assert diagnose(communicating(hosts=1, times=1.3)).verdicts == ()
+    assert diagnose(communicating(hosts=2, times=1.0)).verdicts == ()
+
+
+def test_a_rank_that_stands_still_now_and_then_does_not_explain_a_lasting_rise() -> None:
+    now_and_then = Fault((2,), "backward-compute", 40, ms=200, every=20)
+    found = diagnose(without(a_job(steps=200, faults=[now_and_then, SLOW]), "stacks")).verdicts
+    assert {verdict.ranks for verdict in found} == {(), (2,)}
+    cost = {verdict.ranks: verdict.lost_fraction for verdict in found}
+    assert (cost[(2,)] or 0) < 0.15
+
+
 def test_one_slow_rank_is_not_everyones_regression() -> None:
     fault = Fault((2,), "forward-compute", 100, ms=60, function="tokenize (text.py:12)")
     (verdict,) = diagnose(a_job(faults=[fault])).verdicts

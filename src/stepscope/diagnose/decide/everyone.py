@@ -98,6 +98,8 @@ def _cost(job: Observed, rise: Regression, one: Finding) -> float:
         return 0.0
     first, last = job.line.columns(np.array(one.steps)).tolist()
     lasts = last + 1 - max(first, rise.split)
+    if isinstance(one, Slowdown) and one.spikes is not None:
+        lasts = min(lasts, one.spikes)
     explains = lasts >= MOSTLY * (len(job.line.steps) - rise.split)
     return (one.lost_fraction or 0.0) if explains else 0.0
 
@@ -116,8 +118,9 @@ def _is_link(one: Finding) -> bool:
 
 
 def _stretches(job: Observed, culprits: Sequence[Suspect], others: Sequence[Finding]) -> list[Span]:
-    """The columns of culprits, and of findings that have no row of the grid."""
+    """The columns of culprits, and of findings that have no row of the grid; of a rank that is slow
+    in single steps, as many as there are."""
     steps = [one.steps for one in others if one.steps is not None]
     ends = job.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
-    own = [(one.first, one.stop) for one in culprits]
+    own = [(one.first, one.first + len(one.spikes) if one.spikes else one.stop) for one in culprits]
     return own + [(first, last + 1) for first, last in ends.tolist()]

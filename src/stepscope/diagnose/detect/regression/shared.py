@@ -51,8 +51,9 @@ shared machine: it is worth a verdict, with a low score, once steps double. Our 
 OF_THE_JOB: tuple[Cause, ...] = ("code", "data_loading", "gc", "jit_compile", "load_imbalance")
 """Causes of a rise that ended again: a busy machine or network comes and goes by itself."""
 GRADUAL_SCORE = 0.55
-"""As sure as a cause that follows from what rose. Other jobs on a machine begin at once; nothing
-that is not of this job and its machines makes steps longer little by little. Our choice."""
+"""As sure as a cause that follows from what rose. Other jobs on a machine begin at once, and not on
+several machines at one step; nothing that is not of this job and its machines makes steps longer
+little by little. Our choice."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -285,7 +286,21 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
         return _of_busy_machines(job, rise, change)
     if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
         return _Reason("code", 0.55, _named(rise.phase))
+    if _is_at_once_on_hosts(job, rise):
+        return _Reason("unknown", GRADUAL_SCORE)
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
+
+
+def _is_at_once_on_hosts(job: Observed, rise: Rise) -> bool:
+    """Whether the ranks of several hosts began at one step to take longer themselves.
+
+    Other jobs do not come to several machines at once. Where processor time or other processes were
+    recorded, these have to agree.
+    """
+    if len(job.window.job.hosts) < 2 or not job.own.phases or not _is_work(rise):
+        return False
+    taken = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
+    return not stats.median(taken) >= OTHER_PROCESSES
 
 
 def _of_network(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
