@@ -36,6 +36,7 @@ def test_how_long_pauses_are_weighs(own: list[float], others: list[float], says:
     [
         pytest.param([0], 20, True, id="the first rank saves"),
         pytest.param([0], 16, True, id="at powers of two"),
+        pytest.param([0], 12, True, id="or every dozen steps"),
         pytest.param([0], 17, False, id="but not at odd intervals"),
         pytest.param([2], 20, False, id="another rank has no such duty"),
         pytest.param([0, 2, 4], 17, True, id="but one of each host may"),
@@ -47,6 +48,14 @@ def test_a_schedule_excuses_those_on_duty(rows: list[int], every: int, excused: 
     hit[rows, ::every] = True
     found = habits(np.arange(100), hit, HOSTS)[rows, :][:, ::every]
     assert bool(found.all()) == excused
+
+
+def test_in_a_phase_named_for_it_the_first_rank_saves_when_it_likes() -> None:
+    hit = np.zeros((6, 100), np.bool_)
+    hit[0, [3, 20, 50, 91]] = hit[2, [3, 20, 50, 91]] = True
+    found = habits(np.arange(100), hit, HOSTS, beside=True)
+    assert found[0, [3, 20, 50, 91]].all()
+    assert not habits(np.arange(100), hit, HOSTS).any()
 
 
 def test_a_rank_that_stands_still_every_so_many_steps() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import Host
-from stepscope.window import Floats
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Floats, Window
 
-from .jobs import MS, Fault, a_job
+from .jobs import MS, START, Fault, a_job, a_table
 from .traces import Piece, a_trace
 
 EVERYBODY = tuple(range(8))
@@ -44,6 +44,31 @@ def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
 
     assert verdict(diagnosed(240)).phase == "forward-compute"
     assert diagnosed(100).verdicts == ()
+
+
+def test_two_schedules_that_cross_are_told_by_the_names_of_their_phases() -> None:
+    """All ranks save every 16 steps and evaluate every 15; together these keep no interval."""
+    steps, phases, clock = [], [], START
+    for step in range(80):
+        beside = [("save-checkpoint", 500)] * (step % 16 == 15) + [("evaluate", 300)] * (
+            step % 15 == 14)  # fmt: skip
+        lengths = [("forward-compute", 40), ("backward-compute", 60), *beside]
+        whole = sum(ms for _, ms in lengths)
+        for rank in range(8):
+            steps.append((rank, step, clock, whole * MS))
+            begin = clock
+            for name, ms in lengths:
+                phases.append((rank, step, name, begin, ms * MS, 0))
+                begin += ms * MS
+        clock += whole * MS
+    job = Job("beside", 8, (Host("h", EVERYBODY),),
+              groups=(ProcessGroup("dp-0", "dp", EVERYBODY),))  # fmt: skip
+    one = verdict(diagnose(Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
+    })))  # fmt: skip
+    assert (one.ranks, one.cause) == ((), "code")
+    assert one.lost_fraction == pytest.approx(4000 / 12000, abs=0.05)
 
 
 def late_in_turns(ms: float, every: int, rows: tuple[int, ...] = EVERYBODY) -> Diagnosis:

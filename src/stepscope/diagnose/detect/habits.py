@@ -3,7 +3,7 @@
 A schedule alone does not show that: a fault may recur every twenty steps as well. The first rank
 and the last one have such duties, at round intervals; others have them together with ranks of other
 hosts, as when the first rank of each host saves. The last rank has the loss and logs it, which is
-short: all others wait for it.
+short: all others wait for it. In a phase that is named for it, saving needs no schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ choice."""
 
 def habits(
     steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None,
-    duties: bool = True,
+    duties: bool = True, beside: bool = False,
 ) -> Mask:  # fmt: skip
     """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
@@ -37,6 +37,7 @@ def habits(
         units: rows of each host.
         share: of the time of all steps, which each spike takes; None: the last rank may take any.
         duties: whether the first and the last rank may have some of their own.
+        beside: whether the phase is named for saving or evaluation, so that no schedule is needed.
     """
     found = np.zeros(hit.shape, np.bool_)
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
@@ -45,7 +46,7 @@ def habits(
         if slots.size >= SLOTS and _has_company(hit[:, slots], row, units):
             found[row, slots] = True
         if duties and row in (0, len(hit) - 1):
-            duty = at[_at_round_intervals(steps[at], steps)]
+            duty = at if beside else at[_at_round_intervals(steps[at], steps)]
             if share is None or row == 0 or share[row, duty].sum() <= MOST:
                 found[row, duty] = True
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.habits import SLOTS
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
-from stepscope.diagnose.detect.period_source import Named, source_of
+from stepscope.diagnose.detect.period_source import Named, is_beside_training, source_of
 from stepscope.diagnose.detect.periods import CAUSES
 from stepscope.diagnose.detect.planned_pauses import expected
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
@@ -32,7 +32,7 @@ from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.periods import ADVICE
-from stepscope.window import Ints
+from stepscope.window import Ints, Mask
 
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
@@ -68,13 +68,24 @@ def _columns(job: Observed, so_far: SoFar) -> Ints:
     """Long steps on a schedule, planned or not, without those that culprits made long."""
     skip, steps = job.line.warm_up, job.line.steps
     long = long_steps(job.period_ns[skip:]) + skip
-    known = expected(job, job.samples, long)
+    known = expected(job, job.samples, long) | _spent_beside(job, long)
     if long.size >= SLOTS:
         known |= scheduled(steps[long], steps[skip:])
     columns = [long[known], *(one.columns for one in recurring(job) if not one.rows)]
     culprits = [np.asarray(one.spikes, np.int64) for one in so_far.culprits]
     theirs = np.concatenate([np.zeros(0, np.int64), *culprits])
     return np.setdiff1d(np.concatenate(columns), np.concatenate((theirs, theirs + 1)))
+
+
+def _spent_beside(job: Observed, long: Ints) -> Mask:
+    """Which long steps some rank spends mostly in phases that save or evaluate by their names; two
+    schedules may be interleaved, so that neither keeps an interval."""
+    named = [at for at, phase in enumerate(job.own.phases) if is_beside_training(phase)]
+    if not named:
+        return np.zeros(long.size, np.bool_)
+    spent = np.nansum(job.own.own[named][:, :, long], axis=0).max(axis=0)
+    beyond = job.period_ns[long] - job.line.typical_ns
+    return np.asarray(spent > MOSTLY * beyond)
 
 
 def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -> Recurrent:

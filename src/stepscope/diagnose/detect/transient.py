@@ -231,7 +231,7 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     hit &= _above_its_past(series, pad, limit)
     share = excess / max(series.period_ns * series.own.shape[1], 1.0)
     share_of = None if series.beside else share
-    by_design = habits(series.steps, hit, units, share_of, series.duties)
+    by_design = habits(series.steps, hit, units, share_of, series.duties, series.beside)
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 

@@ -286,6 +286,12 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
         return _of_busy_machines(job, rise, change)
     if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
         return _Reason("code", 0.55, _named(rise.phase))
+    return _of_everything(job, rise, change)
+
+
+def _of_everything(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
+    """A rise of which nothing shows the cause: of the job if several hosts share it, else a
+    suspicion if it is large."""
     if _is_at_once_on_hosts(job, rise):
         return _Reason("unknown", GRADUAL_SCORE)
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
