@@ -38,7 +38,7 @@ lint: .venv/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*.?pp tests/native/*.cpp tests/fuzz/*.?pp benchmarks/*.cpp) \
-		src/stepscope/collect/native/*.cpp
+		src/stepscope/collect/native/*.?pp
 
 wheel:
 	.ci/wheel

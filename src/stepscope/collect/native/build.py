@@ -25,7 +25,8 @@ CACHE_VARIABLE = "STEPSCOPE_CACHE"
 """The folder for compiled libraries; default: `stepscope` in the user's cache folder."""
 NATIVE_VARIABLE = "STEPSCOPE_NATIVE"
 """`0`: load and compile no library."""
-SOURCE = Path(__file__).parent / "operators.cpp"
+FOLDER = Path(__file__).parent
+SOURCE, HEADERS = FOLDER / "operators.cpp", (FOLDER / "last_words.hpp", FOLDER / "shared.hpp")
 
 _COMPILERS = ("c++", "g++", "clang++")
 _STANDARDS = ("-std=c++20", "-std=c++17")
@@ -53,7 +54,8 @@ def library(torch_folder: Path) -> Path:
         OSError: torch or the home folder is missing.
     """
     version = (torch_folder / "version.py").read_bytes()
-    parts = (SOURCE.read_bytes(), version, platform.machine().encode())
+    sources = (one.read_bytes() for one in (SOURCE, *HEADERS))
+    parts = (*sources, version, platform.machine().encode())
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return _cache() / f"operators-{_number(version)}-{digest}.so"
 

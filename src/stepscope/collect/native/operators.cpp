@@ -13,17 +13,13 @@
 // Compiled against the headers of the installed torch (`build.py`), and only valid for that one.
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <cxxabi.h>
 #include <pthread.h>
-#include <time.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,6 +31,9 @@
 #include <utility>
 #include <vector>
 
+#include "last_words.hpp"
+#include "shared.hpp"
+
 namespace torch::autograd {
 // engine.h, which declares these, takes seconds to compile
 TORCH_API int get_current_graph_task_id();
@@ -45,29 +44,12 @@ struct TORCH_API Engine {
 };
 }  // namespace torch::autograd
 
-// Memory that Python and C++ share (`Shared` in collect/shared.py).
-struct Shared {
-    std::atomic<std::int64_t> ordinal;         // optimizer steps so far
-    std::atomic<std::int64_t> blocked_ns;      // time the training thread has waited so far
-    std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: already used
-    std::atomic<std::int64_t> computed_ns;     // when all gradients of these buckets were computed
-    std::atomic<std::int64_t> reduced_ns;      // when a bucket was reduced last
-    std::atomic<std::int64_t> enabled;
-    std::atomic<std::int64_t> training_thread;  // pthread_self
-    std::atomic<std::int64_t> dropped;          // events for which there was no room
-    std::atomic<std::int64_t> faults;           // exceptions in our code
-    std::atomic<std::int64_t> calls;            // operators called so far
-    std::atomic<std::int64_t> buckets;          // how many of them DDP's reducer called
-    std::atomic<std::int64_t> reduced;          // how many of those buckets have ended
-};
-
 // One event; `_EVENT` in hooks/native_operators.py has the same layout.
 struct Event {
     std::int32_t kind, op, flags, group;
     std::int64_t serial, ordinal, bytes, start_ns, end_ns, peer;
 };
 
-extern "C" Shared stepscope_shared;
 Shared stepscope_shared{};
 
 namespace {
@@ -80,14 +62,6 @@ constexpr std::size_t kMostUnfollowed = 1024;
 constexpr std::size_t kMostWorks = 4096;
 constexpr std::int64_t kUnknown = -1;
 constexpr int kNoGraphTask = -1;
-// The sender wakes ten times a second, and needs two turns.
-constexpr std::int64_t kLastWordsNs = 500'000'000;
-
-std::int64_t now_ns() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
 
 bool on_training_thread() {
     return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.training_thread.load();
@@ -468,75 +442,6 @@ class WaitWatch final : public c10::OperatorKernel {
     }
 };
 
-// What a C++ exception that nobody caught says: libraries throw on threads of their own, for
-// example gloo if a peer sent another size than expected. The process is about to abort, and with
-// it would go all that was recorded in the last half second, so our sender gets a moment to send
-// it.
-class LastWords {
- public:
-    void watch() {
-        next_ = std::set_terminate([] { one().terminate(); });
-    }
-
-    // Copies the text, cut to `room` bytes; returns its length, 0 while the process is well.
-    int copy(char* out, int room) {
-        if (!spoken_.load(std::memory_order_acquire)) return 0;
-        const std::size_t length = std::min(text_.size(), static_cast<std::size_t>(room));
-        std::memcpy(out, text_.data(), length);
-        return static_cast<int>(length);
-    }
-
-    void sent() { sent_ = true; }
-
-    static LastWords& one() {
-        static LastWords& only = *new LastWords;
-        return only;
-    }
-
- private:
-    void terminate() {
-        // before the first operator there is no sender to wait for
-        if (stepscope_shared.enabled && first_event_told.load() && !begun_.exchange(true)) {
-            try {
-                text_ = describe();
-                spoken_.store(true, std::memory_order_release);
-                wait();
-            } catch (...) {
-                ++stepscope_shared.faults;
-            }
-        }
-        if (next_ != nullptr) next_();
-        std::abort();
-    }
-
-    static std::string describe() {
-        const std::type_info* type = abi::__cxa_current_exception_type();
-        if (type == nullptr) return "std::terminate: called without an exception";
-        int status = 0;
-        char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
-        std::string text = status == 0 ? name : type->name();
-        std::free(name);
-        try {
-            throw;
-        } catch (const std::exception& error) {
-            return text + ": " + error.what();
-        } catch (...) {
-            return text + ": ";
-        }
-    }
-
-    // Bounded: a thread that holds the GIL keeps the sender from running.
-    void wait() const {
-        const std::int64_t until_ns = now_ns() + kLastWordsNs;
-        const timespec turn{0, 2'000'000};
-        while (!sent_.load() && now_ns() < until_ns) nanosleep(&turn, nullptr);
-    }
-
-    std::terminate_handler next_ = nullptr;
-    std::string text_;
-    std::atomic<bool> begun_{false}, spoken_{false}, sent_{false};
-};
-
 torch::Library& library(const char* name) {
     // never destroyed: our kernels must exist for as long as torch's dispatcher does
     return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect,
@@ -585,7 +490,10 @@ int stepscope_watch_waits() {
     }
 }
 
-void stepscope_watch_terminate() { LastWords::one().watch(); }
+void stepscope_watch_terminate() {
+    // before the first operator there is no sender to wait for
+    LastWords::one().watch([] { return first_event_told.load(); });
+}
 
 int stepscope_last_words(char* out, int room) { return LastWords::one().copy(out, room); }
 
