@@ -414,7 +414,8 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         return "" if ends or job.window.table("kernels") is not None else "no steps were recorded"
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:
-        return f"only {judged} steps were judged, and whether they were faster before is unknown"
+        few = f"{judged} steps were" if judged != 1 else "one step was"
+        return f"only {few} judged, and whether steps were faster before is unknown"
     if not job.own.phases:
         return "only the length of its steps is known, so waiting cannot be distinguished from work"
     return _hidden(job)

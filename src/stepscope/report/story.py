@@ -119,7 +119,7 @@ def _without_verdict(diagnosis: Diagnosis, scope: str) -> str:
         case "unknown" if diagnosis.methods:
             return f"nothing found by {', '.join(diagnosis.methods)} alone, in {scope}"
         case "unknown":
-            return f"unknown: too little was recorded of {scope}; {diagnosis.unaccounted}"
+            return f"unknown: {diagnosis.unaccounted}, in {scope}"
         case "healthy":
             return f"healthy: no culprit found in {scope}"
     return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"

@@ -18,8 +18,8 @@ from stepscope.diagnose.finding import (
 )
 
 SLOW: Mapping[Cause, str] = {
-    "compute": "compare what {who} executes in {phase} with a peer: `py-spy record` its process, "
-    "check clocks and temperature of its device; if the work is equal, move it to another device",
+    "compute": "compare what runs on {who} in {phase} with a peer (`py-spy record`), and check "
+    "clocks and temperature of the device; if the work is equal, move it to another device",
     "memory_copy": "check the PCIe link of {who} (`nvidia-smi -q -d PCIE`), pin host memory, and "
     "move copies off the critical path",
     "network": "check links, NICs and switches between the ranks involved; run an all-reduce "
@@ -50,7 +50,7 @@ IN_FUNCTION = (
 )
 
 ON_HOST = (
-    "look at {function}, which {who} runs and its peers do not, or not for so long: call it less "
+    "look at {function}, which runs on {who} and not on peers, or not for so long: call it less "
     "often, run it on all ranks in turns, or move it to a thread or a process; look for sleeps, "
     "locks and file access in it. If all ranks should run it alike, check processor affinity and "
     "limits of {who} (`taskset -p`, `cpu.max`)"
