@@ -12,7 +12,7 @@ from stepscope.evaluate.columns import only_tables, without_columns
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.run import simulate
 from stepscope.simulate.scenario import Parallelism, Scenario
-from stepscope.trace import Host, Job
+from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window
 
 from .jobs import MS, START, a_job, a_table, put
@@ -98,6 +98,27 @@ def test_a_host_that_waits_in_each_step_where_it_stopped_now_is_only_a_suspect(l
     job = Job("nccl", 4, (Host("h", (0, 1, 2, 3)),), observed_until_ns=START + 60 * SECOND)
     verdict = the_hang(find_hang(Window(job, {"comm_ops": table})))
     assert (verdict.ranks, verdict.is_suspect) == ((0,), logs)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_rank_behind_its_tensor_parallel_partner_does_not_wait_for_it(recorded: bool) -> None:
+    """Rank 2 called an operator less than all others; unless rank 3 was recorded and is ahead, it
+    may be what rank 2 waits for."""
+    groups = (ProcessGroup("tp-0", "tp", (0, 1)), ProcessGroup("tp-1", "tp", (2, 3)))
+    calls = [
+        (rank, step, f"tp-{rank // 2}", 4 * step + at, "AllReduce", -1,
+         START + step * SECOND + at * 100 * MS)
+        for step in range(6) for rank in range(4)
+        for at in range(2 if (rank, step) == (2, 5) else 4)
+        if recorded or rank != 3
+    ]  # fmt: skip
+    table = a_table("rank step group seq op peer enqueue_ns", calls)
+    job = Job("tensor", 4, (Host("h", (0, 1, 2, 3)),), {}, groups,
+              recorded_ranks=None if recorded else (0, 1, 2),
+              observed_until_ns=START + 60 * SECOND)  # fmt: skip
+    verdict = the_hang(find_hang(Window(job, {"comm_ops": table})))
+    assert verdict.ranks == (2,)
+    assert verdict.is_suspect != recorded
 
 
 def test_devices_that_started_an_operator_are_ahead_of_the_one_that_did_not() -> None:
