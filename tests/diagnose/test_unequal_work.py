@@ -78,15 +78,30 @@ def test_a_rank_that_stalls_makes_no_other_rank_faster() -> None:
     assert all(one.cause != "load_imbalance" for one in found)
 
 
-@pytest.mark.parametrize("computes", [False, True])
-def test_more_work_takes_more_processor_time(computes: bool) -> None:
+@pytest.mark.parametrize(
+    ("computes", "waits", "found"),
+    [
+        pytest.param(True, None, True, id="processors work for longer"),
+        pytest.param(False, None, False, id="they do not, and nobody knows why"),
+        pytest.param(False, 0.5, False, id="ranks wait for processors in turns"),
+        pytest.param(False, 0.02, True, id="nor do they wait: a device works that nobody listed"),
+    ],
+)
+def test_more_work_takes_more_processor_time(
+    computes: bool, waits: float | None, found: bool
+) -> None:
     """On a crowded host ranks wait in turns for a processor, which looks the same otherwise."""
     window = played(lengths(0.4))
-    phases = window.tables["phases"]
+    phases, steps = window.tables["phases"], window.tables["steps"]
     took = phases.ints("duration_ns")
     used = took if computes else np.full(took.size, 10 * MS)
-    found = diagnose(put(window, phases=phases.with_column("cpu_ns", used))).verdicts
-    assert any(one.cause == "load_imbalance" for one in found) is computes
+    window = put(window, phases=phases.with_column("cpu_ns", used))
+    if waits is not None:
+        begins = zip(steps.ints("rank").tolist(), steps.ints("start_ns").tolist(), strict=True)
+        rows = [("h", rank, "run_delay", at, waits) for rank, at in begins]
+        window = put(window, hardware=a_table("host rank metric ts_ns value", rows))
+    verdicts = diagnose(window).verdicts
+    assert any(one.cause == "load_imbalance" for one in verdicts) is found
 
 
 @pytest.mark.parametrize("by_operators", [False, True])
