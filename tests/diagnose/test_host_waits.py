@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,24 @@ def test_ranks_that_wait_for_their_devices_wait_for_nobody() -> None:
     """A rank whose host is late costs nothing while devices have work: steps come at their pace."""
     log = a_log(slow=lambda rank, step: 1.5 if rank == 3 else 1.0, device_ms=200.0)
     assert diagnose(log).verdicts == ()
+
+
+def test_a_host_that_always_seems_late_may_have_another_clock() -> None:
+    """Calls do not tell by how much clocks differ; a rank that is later than its neighbours does
+    not depend on them."""
+    log = a_log()
+    comm = log.tables["comm_ops"]
+    ahead = np.where(comm.ints("rank") < 4, 0, 8 * MS)
+    comm = comm.with_column("enqueue_ns", comm.ints("enqueue_ns") + ahead)
+    hosts = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+    apart = Window(replace(log.job, hosts=hosts), {"comm_ops": comm})
+    found = diagnose(apart)
+    assert all(verdict.is_suspect for verdict in found.verdicts)
+    assert found.state != "healthy"
+
+    log = a_log(slow=lambda rank, step: 1.5 if rank == 3 else 1.0)
+    apart = Window(replace(log.job, hosts=hosts), log.tables)
+    assert [one.ranks for one in diagnose(apart).verdicts if not one.is_suspect] == [(3,)]
 
 
 def test_steps_are_counted_where_calls_have_no_step_numbers() -> None:

@@ -18,13 +18,13 @@ from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.absent import (
     as_suspects,
-    links_or_stages,
     of_recorded,
     unrecorded,
     waiting_for_absent,
     worded,
 )
 from stepscope.diagnose.decide.always_late import always_late
+from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.crowded_out import without_crowded_out
@@ -115,8 +115,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     if settings.slowdowns:
         found.look_for_slowness()
     times, series = rank_times(job), _series(job)
-    if blocking_calls.hides_links(window, dropped):
-        found.blamed = links_or_stages(found.blamed)
+    if blocking_calls.is_log(dropped):
+        found.blamed = as_suspects_of_calls(job, found.blamed)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])

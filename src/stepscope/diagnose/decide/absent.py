@@ -32,17 +32,6 @@ def as_suspects(job: Observed, found: Sequence[Finding]) -> list[Finding]:
     return [_weighed(job, one, waits) for one in found] if waits.any() else list(found)
 
 
-def links_or_stages(found: Sequence[Finding]) -> list[Finding]:
-    """The findings; slow ranks are suspects, where the link before them may be slow instead."""
-    return [_of_stage(one) if isinstance(one, Slowdown) and one.ranks else one for one in found]
-
-
-def _of_stage(one: Slowdown) -> Slowdown:
-    says = "only calls were recorded: the link before it may be slow instead"
-    decision = Decision("link-or-stage", False, says=says, gate=False)
-    return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
-
-
 def _weighed(job: Observed, one: Finding, waits: Floats) -> Finding:
     if isinstance(one, Stuck):
         return one

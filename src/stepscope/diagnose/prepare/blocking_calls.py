@@ -66,18 +66,16 @@ def _by_spread(window: Window, comm: Table, calls: _Calls) -> HostWaits:
     ))  # fmt: skip
 
 
+def is_log(notes: tuple[Skipped, ...]) -> bool:
+    """Whether only calls were recorded, by the notes of `with_blocking_ends`."""
+    return bool({WHY, BY_SPREAD} & set(notes))
+
+
 def undecided(window: Window, notes: tuple[Skipped, ...]) -> str:
     """Why nothing found by such ends does not mean that nothing is slow; empty where it does."""
-    if not {WHY, BY_SPREAD} & set(notes) or len(window.job.hosts) < 2:
+    if not is_log(notes) or len(window.job.hosts) < 2:
         return ""
     return "only calls were recorded, which do not show how far the clocks of the hosts differ"
-
-
-def hides_links(window: Window, notes: tuple[Skipped, ...]) -> bool:
-    """Whether a slow link may look like a slow stage: by such ends what data takes to arrive counts
-    as what its receiver does next, and a single pipeline has no replica that would tell."""
-    alone = len(window.job.groups_of_kind("pp")) == 1
-    return bool({WHY, BY_SPREAD} & set(notes)) and alone and len(window.job.hosts) > 1
 
 
 @dataclass(frozen=True)

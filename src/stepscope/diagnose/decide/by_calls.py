@@ -1,0 +1,55 @@
+"""What logs of calls alone do not tell apart: slow ranks are suspects there.
+
+How data moves counts as what its receiver does next, so a link between hosts may look like the
+stage behind it, if no replica of the pipeline tells. The clocks of hosts may differ, so a host may
+always seem late. Members of a group within a replica wait for one another's devices, which no call
+shows, so all of them seem slow if one is. And waiting at a place of the step where it was not seen
+counts as work, so whoever waits there for a culprit seems slow by a part of what that one costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepscope.diagnose.decide.absent import SUSPECTS_SCORE
+from stepscope.diagnose.finding import Decision, Finding, Slowdown
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
+
+HALF = 0.5
+"""Of the costliest: who costs less may have waited for it. Our choice."""
+
+
+def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Finding]:
+    """The findings in a log of calls; slow ranks that may be something else accuse nobody."""
+    slow = [one for one in found if isinstance(one, Slowdown) and one.ranks]
+    always = frozenset(rank for one in slow if not one.has_onset for rank in one.ranks)
+    hosts = [frozenset(host.ranks) & frozenset(job.window.ranks) for host in job.window.job.hosts]
+    whole = frozenset(rank for ranks in hosts if ranks and ranks <= always for rank in ranks)
+    apart, alone = len(hosts) > 1, len(job.window.job.groups_of_kind("pp")) == 1
+    slow_ranks = frozenset(rank for one in slow for rank in one.ranks)
+    linked = frozenset(rank for group in job.window.job.groups_of_kind(*WITHIN_PASSES)
+                       if len(group.ranks) > 1 and slow_ranks.issuperset(group.ranks)
+                       for rank in group.ranks)  # fmt: skip
+    most = max((one.lost_fraction or 0.0 for one in slow), default=0.0)
+
+    def weighed(one: Finding) -> Finding:
+        if not isinstance(one, Slowdown) or not one.ranks:
+            return one
+        if apart and alone:
+            return _suspect(one, "link-or-stage", "the link before it may be slow instead")
+        if apart and not one.has_onset and whole.intersection(one.ranks):
+            return _suspect(one, "host-or-clock", "the clock of its host may be late instead")
+        if linked.intersection(one.ranks):
+            return _suspect(one, "one-of-its-group", "all of its group wait for the slow one in it")
+        if (one.lost_fraction or 0.0) < HALF * most:
+            return _suspect(one, "waits-unseen", "it may wait for a costlier culprit instead")
+        return one
+
+    return [weighed(one) for one in found]
+
+
+def _suspect(one: Slowdown, rule: str, why: str) -> Slowdown:
+    decision = Decision(rule, False, says=f"only calls were recorded: {why}", gate=False)
+    return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
