@@ -36,7 +36,7 @@ def test_how_long_pauses_are_weighs(own: list[float], others: list[float], says:
     [
         pytest.param([0], 20, True, id="the first rank saves"),
         pytest.param([0], 16, True, id="at powers of two"),
-        pytest.param([0], 12, True, id="or every dozen steps"),
+        pytest.param([0], 12, False, id="nor at dozens, if nobody knows how long"),
         pytest.param([0], 17, False, id="but not at odd intervals"),
         pytest.param([2], 20, False, id="another rank has no such duty"),
         pytest.param([0, 2, 4], 17, True, id="but one of each host may"),
@@ -50,10 +50,20 @@ def test_a_schedule_excuses_those_on_duty(rows: list[int], every: int, excused: 
     assert bool(found.all()) == excused
 
 
+@pytest.mark.parametrize(("each", "excused"), [(0.01, True), (0.02, False)])
+def test_a_short_duty_of_the_first_rank_may_come_every_dozen_steps(
+    each: float, excused: bool
+) -> None:
+    hit = np.zeros((6, 100), np.bool_)
+    hit[0, ::12] = True
+    found = habits(np.arange(100), hit, HOSTS, np.where(hit, each, 0.0))
+    assert bool(found[0, ::12].all()) is excused
+
+
 def test_in_a_phase_named_for_it_the_first_rank_saves_when_it_likes() -> None:
     hit = np.zeros((6, 100), np.bool_)
     hit[0, [3, 20, 50, 91]] = hit[2, [3, 20, 50, 91]] = True
-    found = habits(np.arange(100), hit, HOSTS, beside=True)
+    found = habits(np.arange(100), hit, HOSTS, named=True)
     assert found[0, [3, 20, 50, 91]].all()
     assert not habits(np.arange(100), hit, HOSTS).any()
 

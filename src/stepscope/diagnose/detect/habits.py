@@ -1,14 +1,15 @@
 """Slow steps of single ranks that belong to the job: one rank saves, logs or evaluates for all.
 
 A schedule alone does not show that: a fault may recur every twenty steps as well. The first rank
-and the last one have such duties, at round intervals; others have them together with ranks of other
-hosts, as when the first rank of each host saves. The last rank has the loss and logs it, which is
-short: all others wait for it. In a phase that is named for it, saving needs no schedule.
+and the last one have such duties, at round intervals, and short ones every dozen steps; others have
+them together with ranks of other hosts, as when the first rank of each host saves. The last rank
+has the loss and logs it, which is short: all others wait for it. In a phase that is named for it,
+saving needs no schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,19 +26,22 @@ MOSTLY = 0.5
 MOST = 0.05
 """Share of the time that a duty of the last rank may take, as a single long spike may. Our
 choice."""
+MOST_IN_DOZENS = 0.1
+"""The same of one that recurs at dozens of steps: above that no plan excuses it (contract)."""
 
 
 def habits(
     steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None,
-    duties: bool = True, beside: bool = False,
+    duties: bool = True, beside: bool = False, named: bool = False,
 ) -> Mask:  # fmt: skip
     """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
     Args:
         units: rows of each host.
-        share: of the time of all steps, which each spike takes; None: the last rank may take any.
+        share: of the time of all steps, which each spike takes; None: unknown.
         duties: whether the first and the last rank may have some of their own.
-        beside: whether the phase is named for saving or evaluation, so that no schedule is needed.
+        beside: whether the last rank may take any time, beside training.
+        named: whether the phase is named for saving or evaluation, so that no schedule is needed.
     """
     found = np.zeros(hit.shape, np.bool_)
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
@@ -46,19 +50,26 @@ def habits(
         if slots.size >= SLOTS and _has_company(hit[:, slots], row, units):
             found[row, slots] = True
         if duties and row in (0, len(hit) - 1):
-            duty = at if beside else at[_at_round_intervals(steps[at], steps)]
-            if share is None or row == 0 or share[row, duty].sum() <= MOST:
+            duty = at if named else at[_at_intervals(steps[at], steps, is_round)]
+            if share is None or beside or row == 0 or share[row, duty].sum() <= MOST:
                 found[row, duty] = True
+            dozens = at[_at_intervals(steps[at], steps, _is_dozens)]
+            if share is not None and share[row, dozens].sum() <= MOST_IN_DOZENS:
+                found[row, dozens] = True
     return found
 
 
-def _at_round_intervals(spikes: Ints, steps: Ints) -> Mask:
+def _is_dozens(interval: int) -> bool:
+    return interval % 12 == 0
+
+
+def _at_intervals(spikes: Ints, steps: Ints, chosen: Callable[[int], bool]) -> Mask:
     """Which spikes recur at an interval that people would choose, though others may lie between
     them."""
     found = np.zeros(spikes.size, np.bool_)
     apart = [spikes[lag:] - spikes[:-lag] for lag in range(1, min(BETWEEN, spikes.size))]
     for period in np.unique(np.concatenate(apart)) if apart else ():
-        if is_round(int(period)):
+        if chosen(int(period)):
             found |= recurring(spikes, steps, int(period), SLOTS)
     return found
 

@@ -53,8 +53,8 @@ LEAST_BLOCKS = 6
 REGULAR = 0.8
 """Part of the slots of a period that must be spikes for the spikes to be on schedule. Our
 simulator."""
-ROUND_BY = (5, 12)
-"""People choose intervals that one of these divides, or powers of two. Our choice."""
+ROUND_BY = 5
+"""People choose intervals that this divides, or powers of two. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,7 @@ def scheduled(spikes: Ints, steps: Ints) -> Mask:
 
 def is_round(interval: int) -> bool:
     """Whether people would choose such an interval; any two spikes have some interval."""
-    divides = any(interval % one == 0 for one in ROUND_BY) or interval & (interval - 1) == 0
-    return interval > 1 and divides
+    return interval > 1 and (interval % ROUND_BY == 0 or interval & (interval - 1) == 0)
 
 
 def recurring(spikes: Ints, steps: Ints, period: int, least: int) -> Mask:

@@ -108,6 +108,8 @@ class Series:
     or computes."""
     beside: bool = False
     """Whether it is beside training, where a duty may take any time."""
+    named: bool = False
+    """Whether the phase is named for saving or evaluation, where a duty needs no schedule."""
 
 
 def spiking_ranks(
@@ -230,8 +232,7 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
     share = excess / max(series.period_ns * series.own.shape[1], 1.0)
-    share_of = None if series.beside else share
-    by_design = habits(series.steps, hit, units, share_of, series.duties, series.beside)
+    by_design = habits(series.steps, hit, units, share, series.duties, series.beside, series.named)
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 

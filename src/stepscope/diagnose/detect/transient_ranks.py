@@ -80,7 +80,7 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
         series = Series(
             own[:, at], job.groups(phase), job.line.steps[at], job.line.begins_ns[at],
             stats.median(job.line.job_period_ns[at]), counted[:, at],
-            not _is_work(phase), _is_beside(phase),
+            not _is_work(phase), _is_beside(phase), is_beside_training(phase),
         )  # fmt: skip
         lonely, duties = phase not in BY_DESIGN, phase != BACKWARD
         for one in spiking_ranks(series, units, tests, lonely, duties):
