@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.diagnose.decide.absent import SUSPECTS_SCORE
-from stepscope.diagnose.finding import Decision, Finding, Slowdown
+from stepscope.diagnose.finding import Decision, Finding, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 
@@ -35,21 +35,25 @@ def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Findin
     most = max((one.lost_fraction or 0.0 for one in slow), default=0.0)
 
     def weighed(one: Finding) -> Finding:
+        if isinstance(one, Waste) and one.ranks:
+            return _suspect(one, "waits-unseen", "this stage may wait for its devices instead")
         if not isinstance(one, Slowdown) or not one.ranks:
             return one
-        if apart and alone:
-            return _suspect(one, "link-or-stage", "the link before it may be slow instead")
-        if apart and not one.has_onset and whole.intersection(one.ranks):
-            return _suspect(one, "host-or-clock", "the clock of its host may be late instead")
-        if linked.intersection(one.ranks):
-            return _suspect(one, "one-of-its-group", "all of its group wait for the slow one in it")
-        if (one.lost_fraction or 0.0) < HALF * most:
-            return _suspect(one, "waits-unseen", "it may wait for a costlier culprit instead")
-        return one
+        doubts = (
+            (apart and alone, "link-or-stage", "the link before it may be slow instead"),
+            (apart and not one.has_onset and whole.intersection(one.ranks), "host-or-clock",
+             "the clock of its host may be late instead"),
+            (linked.intersection(one.ranks), "one-of-its-group",
+             "all of its group wait for the slow one in it"),
+            ((one.lost_fraction or 0.0) < HALF * most, "waits-unseen",
+             "it may wait for a costlier culprit instead"),
+        )  # fmt: skip
+        doubt = next(((rule, why) for applies, rule, why in doubts if applies), None)
+        return one if doubt is None else _suspect(one, *doubt)
 
     return [weighed(one) for one in found]
 
 
-def _suspect(one: Slowdown, rule: str, why: str) -> Slowdown:
+def _suspect(one: Slowdown | Waste, rule: str, why: str) -> Finding:
     decision = Decision(rule, False, says=f"only calls were recorded: {why}", gate=False)
     return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
