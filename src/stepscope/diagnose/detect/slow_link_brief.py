@@ -13,7 +13,7 @@ parallel jobs; sends that share a kernel with those to other ranks; and two slow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,12 +59,10 @@ class BriefLinks:
         comm = job.window.table("comm_ops")
         if comm is None or len(hosts) < LEAST_HOSTS or not brief or not on_devices(job):
             return
-        if slow_links(job, {}):
-            return
         moved = device_transfers(job, comm.take(~_shares_kernel(comm)))
         seen = _compared(job, moved) if moved is not None else []
         blamed = _blamed(hosts, seen)
-        if blamed is None or _has_culprit(job, so_far, blamed.host):
+        if blamed is None or _has_culprit(job, so_far, blamed.host) or slow_links(job, {}):
             return
         yield _finding(job, seen, blamed)
 
@@ -102,12 +100,16 @@ class _Suspect:
     """What may explain that data moves slowly between some hosts."""
 
     parts: tuple[frozenset[str], ...]
-    """What has members in several of these is slow."""
+    """What has members in several of these is slow; of a host, whatever passes it."""
     host: str = ""
     prior: float = 1.0
 
-    def explains(self, hosts: frozenset[str]) -> bool:
-        return sum(not part.isdisjoint(hosts) for part in self.parts) > 1
+    def explains(self, member: Mask, at: Mapping[str, int]) -> Mask:
+        """Which of the sets of several hosts, `[set, host]`, it explains."""
+        if self.host:
+            return np.asarray(member[:, at[self.host]])
+        within = [member[:, [at[name] for name in part]].any(axis=1) for part in self.parts]
+        return np.asarray(np.sum(within, axis=0) > 1)
 
 
 def _shares_kernel(comm: Table) -> Mask:
@@ -164,7 +166,11 @@ def _blamed(hosts: Sequence[str], seen: Sequence[_Seen]) -> _Blamed | None:
     if not seen:
         return None
     suspects = [*_hosts(hosts, seen), *_racks(hosts)]
-    passes = np.array([[one.explains(each.hosts) for each in seen] for one in suspects], np.float64)
+    at = {name: column for column, name in enumerate(hosts)}
+    member = np.zeros((len(seen), len(hosts)), np.bool_)
+    for row, each in enumerate(seen):
+        member[row, [at[name] for name in each.hosts]] = True
+    passes = np.array([one.explains(member, at) for one in suspects], np.float64)
     slow = np.clip([each.slow for each in seen], -MOST, MOST)
     total = likelihood(slow, passes, UNEQUAL, NOBODY_BUSY)
     total += np.log([one.prior for one in suspects]) - np.log(len(suspects))
@@ -178,9 +184,8 @@ def _blamed(hosts: Sequence[str], seen: Sequence[_Seen]) -> _Blamed | None:
 
 def _hosts(hosts: Sequence[str], seen: Sequence[_Seen]) -> Iterator[_Suspect]:
     """Every host, and, as rarely slow as racks, every connection of two."""
-    everybody = frozenset(hosts)
     for host in hosts:
-        yield _Suspect((frozenset({host}), everybody - {host}), host)
+        yield _Suspect((), host)
     for two in {each.hosts for each in seen if len(each.hosts) == 2}:
         yield _Suspect(tuple(frozenset({one}) for one in sorted(two)), prior=PATH)
 

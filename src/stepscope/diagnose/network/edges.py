@@ -100,7 +100,8 @@ def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) ->
     hosts: dict[str | None, int] = {}
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
-    whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
+    first = min(ranks)
+    whole, part = (tuple(rank - first for rank in some) for some in (ranks, members))
     pair, per_host = max(ends) >= 0, tuple(sorted(Counter(layout).values()))
     apart = (group.kind, whole, members[-1] - members[0], layout)
     return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
