@@ -56,6 +56,9 @@ def find_mismatch(window: Window) -> Stuck | None:
     comm = window.table("comm_ops")
     if comm is None:
         return None
+    pairs = comm.strings("op").equals(*POINT_TO_POINT)
+    if not (pairs & _is_open(comm)).any():  # only open ones are compared
+        comm = comm.take(~pairs)
     matched = match(comm)
     if matched.bounds.size < 2:
         return None
