@@ -70,7 +70,7 @@ ABOVE_PEERS = 3.5
 (docs/methods/straggler-brief.md) it blames a rank in 0.9 %, 4 in 0.6 %; of ranks half as slow again
 among eight with 10 % noise, ten steps show 88 % and not 82. Our simulator."""
 PEER_ALARMS = 0.01
-"""Among many ranks one strays farther: then the limit is what one healthy job in a hundred reaches.
+"""Among many ranks one differs by more: then the limit is what one healthy job in a hundred reaches.
 Statistics."""
 ONE_STEP_EFFECT = 0.3
 """Smallest ratio in a single step, where a moment's delay looks the same: that of a pair. Our
@@ -241,7 +241,7 @@ class _Excesses:
         return max(least, float(np.log1p(PAIR_EFFECT if alone else single)))
 
     @cached_property
-    def _strays(self) -> Floats:
+    def _from_cluster(self) -> Floats:
         """How far each rank is from the middle of its cluster."""
         return np.where(self.slow, self.middle - stats.median(self.middle[self.slow]), self.middle)
 
@@ -253,9 +253,9 @@ class _Excesses:
         own = [
             self._apart(part) for part in (others[self.slow[others]], others[~self.slow[others]])
         ]
-        elsewhere = [self._strays[one] for one in self.groups if one is not group]
-        strays = np.sort(np.abs(np.concatenate((*own, *elsewhere))))
-        return float(strays[-1 - strays.size // SUSPECTS]) if strays.size else 0.0
+        elsewhere = [self._from_cluster[one] for one in self.groups if one is not group]
+        distances = np.sort(np.abs(np.concatenate((*own, *elsewhere))))
+        return float(distances[-1 - distances.size // SUSPECTS]) if distances.size else 0.0
 
     def _apart(self, rows: Ints) -> Floats:
         """How far each of several ranks is from the median of the others, typically."""
