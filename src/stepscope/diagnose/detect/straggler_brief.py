@@ -70,7 +70,7 @@ ABOVE_PEERS = 3.5
 (docs/methods/straggler-brief.md) it blames a rank in 0.9 %, 4 in 0.6 %; of ranks half as slow again
 among eight with 10 % noise, ten steps show 88 % and not 82. Our simulator."""
 PEER_ALARMS = 0.01
-"""Among many ranks one differs by more: then the limit is what one healthy job in a hundred reaches.
+"""Among many ranks one differs more: then the limit is what one healthy job in a hundred reaches.
 Statistics."""
 ONE_STEP_EFFECT = 0.3
 """Smallest ratio in a single step, where a moment's delay looks the same: that of a pair. Our
