@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_link_brief import _shares_kernel
+from stepscope.diagnose.network.rates import _shares_kernel
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job
 from stepscope.window import Window

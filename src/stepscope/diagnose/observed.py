@@ -283,7 +283,7 @@ class Observed:
 
     @cached_property
     def remembered(self) -> dict[tuple[str, object], Any]:
-        """What explanations worked out of suspects, so that each asks only once."""
+        """What several methods of a stage need, until its end: see `once`."""
         return {}
 
     @cached_property
@@ -291,8 +291,8 @@ class Observed:
         """The kernels of all ranks, or None where they were not recorded."""
         return recorded(self.window, self.line)
 
-    def once(self, what: str, suspect: Suspect, work: Callable[[], Result]) -> Result:
-        """The result of some work on a suspect, done at most once."""
+    def once(self, what: str, suspect: Suspect | None, work: Callable[[], Result]) -> Result:
+        """The result of some work on a suspect, or on the whole job (None), done at most once."""
         key = (what, suspect)
         if key not in self.remembered:
             self.remembered[key] = work()

@@ -258,6 +258,7 @@ class _Search:
 
     def _slow_network(self) -> list[SlowLink]:
         found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
+        self.job.remembered.clear()  # all transfers, which nobody asks for again
         return self._keep(found)
 
     def _slow_kernels(self) -> list[Finding]:

@@ -101,12 +101,15 @@ def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Slo
     Args:
         guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
     """
-    looked = find_slow_places(job, guilty)
+    looked = find_slow_places(job)
     if looked is None or not looked.cells.slow.any():
         return []
     topology = Topology(job.window)
     paths = Paths.of([topology.hops(place) for place in looked.rates.places])
-    return list(_found(_Case(job, looked, paths, topology, Requests.of(job.window))))
+    busy = np.zeros(len(job.line.steps), np.bool_)
+    for span in guilty.values():
+        busy[slice(*span)] = True
+    return list(_found(_Case(job, looked, busy, paths, topology, Requests.of(job.window))))
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class _Case:
 
     job: Observed
     looked: SlowPlaces
+    guilty: Mask
+    """Steps in which a rank is slow for other reasons."""
     paths: Paths
     topology: Topology
     requests: Requests | None
@@ -195,7 +200,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
     return SlowDevice(
         _suspects(paths.devices, chance), _ranks(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(job, looked, through, cost, explained, paths.devices[best]),
+        columns, float(ratio), _lost(case, through, cost, explained, paths.devices[best]),
         _signs(signs, against), bool(left[best]),
     )  # fmt: skip
 
@@ -214,19 +219,13 @@ def _outstanding(case: _Case, explained: Mask) -> Floats:
     return weight.log_ratios(case.paths.devices, case.topology)
 
 
-def _lost(
-    job: Observed,
-    looked: SlowPlaces,
-    through: Ints,
-    cost: Floats,
-    explained: Mask,
-    best: PathDevice,
-) -> float:
+def _lost(case: _Case, through: Ints, cost: Floats, explained: Mask, best: PathDevice) -> float:
     """Time lost per step in which the device was slow."""
+    job, looked = case.job, case.looked
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
-    shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
+    shared = bool(case.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
     longest = _longest_delay(looked, through, explained & slow) / max(int(active.sum()), 1)
     costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     longest = min(longest, idle_ns(job, costliest.members, active))

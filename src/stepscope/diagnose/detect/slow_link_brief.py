@@ -25,14 +25,13 @@ from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.delay import idle_ns, longest_delay
 from stepscope.diagnose.network.edges import Place
-from stepscope.diagnose.network.rates import DeviceTransfers, device_transfers
+from stepscope.diagnose.network.rates import LEAST_BYTES, DeviceTransfers, device_transfers
 from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import FAST, MOST, PATH, UNEQUAL, likelihood
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.thresholds import HIGHEST_SCORE
-from stepscope.window import Floats, Mask, Table, numbered
+from stepscope.window import Floats, Mask, stable_order
 
 FEW_STEPS = 20
 """In more steps `slow_link` sees what is worth a verdict. As many as L2 needs. Our choice."""
@@ -56,11 +55,13 @@ class BriefLinks:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         hosts = [host.name for host in job.window.job.hosts]
         brief = len(job.line.steps) - job.line.warm_up < FEW_STEPS
-        comm = job.window.table("comm_ops")
-        if comm is None or len(hosts) < LEAST_HOSTS or not brief or not on_devices(job):
+        if len(hosts) < LEAST_HOSTS or not brief or not on_devices(job):
             return
-        moved = device_transfers(job, comm.take(~_shares_kernel(comm)))
-        seen = _compared(job, moved) if moved is not None else []
+        moved = device_transfers(job)
+        if moved is None:
+            return
+        large = moved.only(moved.alone & (moved.size_bytes >= LEAST_BYTES))
+        seen = _compared(job, large)
         blamed = _blamed(hosts, seen)
         if blamed is None or _has_culprit(job, so_far, blamed.host) or slow_links(job, {}):
             return
@@ -112,42 +113,32 @@ class _Suspect:
         return np.asarray(np.sum(within, axis=0) > 1)
 
 
-def _shares_kernel(comm: Table) -> Mask:
-    """Sends and receives that one kernel does together with those of another peer: it ends when
-    all of them have."""
-    shared = np.zeros(len(comm), np.bool_)
-    sent = np.flatnonzero(comm.strings("op").equals(*POINT_TO_POINT))
-    if not comm.has("peer", "start_ns") or not sent.size:
-        return shared
-    kernel = numbered(comm.ints("rank")[sent], comm.ints("start_ns")[sent])
-    order = np.argsort(kernel, kind="stable")
-    begins = np.flatnonzero(np.diff(kernel[order], prepend=-1))
-    several = stats.varies(comm.ints("peer")[sent][order], begins)
-    shared[sent[order]] = np.repeat(several, np.diff(np.append(begins, order.size)))
-    return shared
-
-
 def _compared(job: Observed, moved: DeviceTransfers) -> list[_Seen]:
     """All that can be compared: what moves between several hosts, as elsewhere."""
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
     alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
-    for place, kind, took in _by_place(moved):
-        hosts = frozenset(job.window.host_of(rank) or "" for rank in place.members)
-        if took.size >= LEAST and len(hosts) > 1 and "" not in hosts:
+    host_of = {rank: host.name for host in job.window.job.hosts for rank in host.ranks}
+    for place, kind, usual_ns, count in _by_place(moved):
+        hosts = frozenset(host_of.get(rank, "") for rank in place.members)
+        if count >= LEAST and len(hosts) > 1 and "" not in hosts:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
-            row = place, float(took[int(FAST * took.size)]), took.size / steps
+            row = place, usual_ns, count / steps
             alike.setdefault(shape, {}).setdefault(hosts, []).append(row)
     return [one for same in alike.values() if len(same) > 1 for one in _against_equals(same)]
 
 
-def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, Floats]]:
-    """The transfers of each place and kind, in order of their length."""
-    key = moved.place * (int(moved.kind.max(initial=0)) + 1) + moved.kind
-    order = np.lexsort((moved.transfer_ns, key))
+def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]:
+    """Each place and kind of its transfers, how long the faster ones take, and their number."""
+    key = moved.place * np.int64(moved.kind.max(initial=0) + 1) + moved.kind
+    order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for rows in np.split(order, begins[1:]) if order.size else ():
-        first = int(rows[0])
-        yield moved.places[int(moved.place[first])], int(moved.kind[first]), moved.transfer_ns[rows]
+    first = order[begins]
+    together = np.split(moved.transfer_ns[order], begins[1:])
+    for place, kind, took in zip(
+        moved.place[first].tolist(), moved.kind[first].tolist(), together, strict=True
+    ):
+        fast = int(FAST * took.size)
+        yield moved.places[place], kind, float(np.partition(took, fast)[fast]), took.size
 
 
 def _against_equals(

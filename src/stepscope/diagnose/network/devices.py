@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.diagnose.finding import Device, Finding, Slowdown
 from stepscope.diagnose.prepare.gauges import indices
 from stepscope.trace import Host
-from stepscope.window import Window
+from stepscope.window import Window, numbered
 
 MOST_HOSTS = 8
 """Hosts that are listed as devices, where all are concerned. Our choice."""
@@ -133,10 +133,12 @@ class Devices:
         names = table.strings("nic")
         rank, code = table.ints("rank"), names.codes.astype(np.int64)
         known = (rank >= 0) & (code >= 0)
-        pairs = np.stack((rank[known], code[known]))
-        unique, count = np.unique(pairs, axis=1, return_counts=True)
-        order = np.argsort(count, kind="stable")  # the most frequent is written last
-        return {int(rank): names.values[int(code)] for rank, code in unique.T[order]}
+        number = numbered(rank[known], code[known])
+        count, first = np.bincount(number), np.zeros(number.max(initial=-1) + 1, np.int64)
+        first[number[::-1]] = np.flatnonzero(known)[::-1]
+        rows = first[np.argsort(count, kind="stable")]  # the most frequent is written last
+        used = zip(rank[rows].tolist(), code[rows].tolist(), strict=True)
+        return {one: names.values[nic] for one, nic in used}
 
 
 def host_in(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.diagnose.views.peers import stages
 from stepscope.trace import ProcessGroup
-from stepscope.window import Ints, Table, Window
+from stepscope.window import Ints, Table, Window, numbered
 
 COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Send", "Recv")
 """Operators whose transfer times are compared, if all members move as many bytes: an AllToAll may
@@ -67,28 +67,43 @@ class Ends:
         return cls(table.strings("group").codes[begins].astype(np.int64), source, target)
 
 
-def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[Place], Ints]:
-    """The places where operators ran, and the number of each operator's place.
+class Places:
+    """The places where operators ran, numbered as they are met.
 
     Args:
         names: names of the groups, by their codes.
-        ends: group, source and target of each operator.
     """
-    ranks = int(max(ends.source.max(initial=0), ends.target.max(initial=0))) + 2
-    key = (ends.group * ranks + ends.source + 1) * ranks + ends.target + 1
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    known = {group.id: group for group in window.groups}
-    where = _Location(
-        {rank: host.name for host in window.job.hosts for rank in host.ranks},
-        stages(window),
-    )  # fmt: skip
-    places = [
-        _place(
-            where, known.get(names[ends.group[at]]), (int(ends.source[at]), int(ends.target[at]))
-        )
-        for at in first.tolist()
-    ]
-    return places, number.ravel()
+
+    def __init__(self, window: Window, names: Sequence[str]) -> None:
+        self.known: list[Place] = []
+        self._number: dict[tuple[int, int, int], int] = {}
+        self._groups = {group.id: group for group in window.groups}
+        self._names = names
+        host = {rank: one.name for one in window.job.hosts for rank in one.ranks}
+        self._where = _Location(host, stages(window))
+
+    def of(self, ends: Ends) -> Ints:
+        """The number of each operator's place."""
+        same = numbered(ends.group, ends.source, ends.target)
+        first = np.zeros(int(same.max(initial=-1)) + 1, np.int64)
+        first[same[::-1]] = np.arange(same.size)[::-1]
+        each = (column[first].tolist() for column in (ends.group, ends.source, ends.target))
+        return np.array([*map(self._numbered, *each)], np.int64)[same]
+
+    def _numbered(self, group: int, source: int, target: int) -> int:
+        key = (group, source, target)
+        if key not in self._number:
+            self._number[key] = len(self.known)
+            named = self._groups.get(self._names[group])
+            self.known.append(_place(self._where, named, (source, target)))
+        return self._number[key]
+
+
+def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[Place], Ints]:
+    """The places of some operators, and the number of each operator's place."""
+    places = Places(window, names)
+    number = places.of(ends)
+    return places.known, number
 
 
 def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) -> Place:

@@ -9,16 +9,17 @@ a step with fewer operators, or with other sizes, does not count as faster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
+from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, pairs, stable_order
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -29,21 +30,23 @@ SIZES_PER_OCTAVE = 2
 INSTANT = 0.05
 """Part of the transfers of one kind that may take no time at all by their clock. Our choice."""
 
-PORTION = 1 << 20
-"""Rows that are matched at a time: sorting then costs 1.2 microseconds a row, and memory stays
-bounded."""
+PORTION = 1 << 19
+"""About so many rows are matched at a time, those of a step at least: memory stays bounded."""
 MOST_ROWS = 1 << 23
 """Of larger tables only every k-th step is read: eight million rows take ten seconds."""
 LEAST_SAMPLED = 40
 """At least this many steps are read."""
+
+Small = NDArray[np.int32]
+"""Numbers of which there are millions."""
 
 
 @dataclass(frozen=True)
 class Single:
     """Transfers of single operators, one entry each."""
 
-    place: Ints
-    column: Ints
+    place: Small
+    column: Small
     ended_ns: Ints
     taken_ns: Floats
     usual_ns: Floats
@@ -85,35 +88,40 @@ class DeviceTransfers:
     """Matched operators that are compared, one entry each."""
 
     places: Sequence[Place]
-    place: Ints
-    column: Ints
+    place: Small
+    column: Small
     size_bytes: Ints
-    kind: Ints
+    kind: Small
     """One number for each name and size class."""
     transfer_ns: Floats
     ended_ns: Ints
+    alone: Mask
+    """Whether their kernels move nothing to or from other peers, and so end with them."""
 
     def only(self, kept: Mask) -> DeviceTransfers:
-        columns = ("place", "column", "size_bytes", "kind", "transfer_ns", "ended_ns")
-        return replace(self, **{name: getattr(self, name)[kept] for name in columns})
+        if kept.all():
+            return self  # millions of rows
+        return DeviceTransfers(self.places, *(getattr(self, name)[kept] for name in _COLUMNS))
+
+
+_COLUMNS = tuple(one.name for one in fields(DeviceTransfers) if one.name != "places")
 
 
 def measure_rates(job: Observed) -> Rates | None:
     """The transfer rates of all places, or None if the recording does not show them."""
-    comm = job.window.table("comm_ops")
-    operators = None if comm is None else device_transfers(job, comm, 1)
+    operators = device_transfers(job)
     if operators is None:
         return None
     alike = _numbers([one.alike for one in operators.places])
-    operators = _measurable(_long_enough(job, operators), alike)
+    operators = _measurable(operators, alike)
     if operators is None:
         return None
     usual = operators.size_bytes * _usual_ns_per_byte(operators, alike)
-    columns = len(job.line.steps)
-    shape = (len(operators.places), columns)
+    columns = np.int64(len(job.line.steps))
+    shape = (len(operators.places), int(columns))
     cell = operators.place * columns + operators.column
     taken, expected = (
-        stats.sums(cell, values, shape[0] * columns).reshape(shape)
+        stats.sums(cell, values, shape[0] * shape[1]).reshape(shape)
         for values in (operators.transfer_ns, usual)
     )
     known = expected > 0
@@ -128,15 +136,6 @@ def measure_rates(job: Observed) -> Rates | None:
 def _numbers(classes: Sequence[tuple[object, ...]]) -> Ints:
     numbers: dict[tuple[object, ...], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in classes], np.int64)
-
-
-def _long_enough(job: Observed, operators: DeviceTransfers) -> DeviceTransfers:
-    """Without the small operators of places where these take less than could cost anything."""
-    small = operators.size_bytes < LEAST_BYTES
-    took = stats.sums(operators.place[small], operators.transfer_ns[small], len(operators.places))
-    steps = np.unique(operators.column)
-    least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
-    return operators.only(~small | (took >= least)[operators.place])
 
 
 def _measurable(operators: DeviceTransfers, alike: Ints) -> DeviceTransfers | None:
@@ -162,93 +161,107 @@ def _usual_ns_per_byte(operators: DeviceTransfers, alike: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
     ns_per_byte = operators.transfer_ns / operators.size_bytes
     key = _key(operators, alike)
-    order = np.lexsort((ns_per_byte, key))
+    order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-    length = np.diff(np.append(begins, order.size))
-    middle = ns_per_byte[order][begins + length // 2]
+    middle = [np.partition(same, same.size // 2)[same.size // 2]
+              for same in np.split(ns_per_byte[order], begins[1:])]  # fmt: skip
     out = np.empty_like(ns_per_byte)
-    out[order] = np.repeat(middle, length)
+    out[order] = np.repeat(middle, np.diff(np.append(begins, order.size)))
     return out
 
 
-def device_transfers(
-    job: Observed, comm: Table, least_bytes: int = LEAST_BYTES
-) -> DeviceTransfers | None:
-    """Operators whose members were all recorded, in the same step and with the same size."""
-    if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+def device_transfers(job: Observed) -> DeviceTransfers | None:
+    """Operators whose members were all recorded, in the same step and with the same size.
+
+    Small ones are left out where they take less time than could cost anything.
+    """
+    return job.once("transfers between devices", None, lambda: _device_transfers(job))
+
+
+def _device_transfers(job: Observed) -> DeviceTransfers | None:
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
     compared = comm.strings("op").equals(*COMPARED)
     column = np.where(compared, job.line.columns(comm.ints("step")), -1)
-    parts = [
-        part for rows in _portions(column) if (part := _matched(job, comm.take(rows), least_bytes))
-    ]
-    if not parts:
-        return None
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    joined = _Matched(*map(np.concatenate, columns))
-    return _placed(job, comm.strings("group").values, joined)
+    places = Places(job.window, comm.strings("group").values)
+    parts = [part for rows in _portions(column)
+             if (part := _matched(job, places, comm.take(rows))) and part.place.size]  # fmt: skip
+    return _joined(_long_enough(job, parts)) if parts else None
+
+
+def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:
+    """Without the small operators of places where these take less than could cost anything."""
+    small = [one.size_bytes < LEAST_BYTES for one in parts]
+    took = np.zeros(len(parts[-1].places))
+    for one, few in zip(parts, small, strict=True):
+        np.add.at(took, one.place[few], one.transfer_ns[few])
+    steps = np.unique(np.concatenate([np.unique(one.column) for one in parts]))
+    least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
+    return [one.only(~few | (took >= least)[one.place])
+            for one, few in zip(parts, small, strict=True)]  # fmt: skip
 
 
 def _portions(column: Ints) -> Iterator[Ints]:
     """The rows of a few steps at a time, to keep sorting cheap; large jobs are subsampled."""
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
-    known = np.flatnonzero((column >= 0) & (column % every == 0))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
-    portion = column[known] // at_once
-    order = np.argsort(portion, kind="stable")
-    yield from np.split(known[order], np.flatnonzero(np.diff(portion[order])) + 1)
+    portion = np.where((column >= 0) & (column % every == 0), column // at_once, -1)
+    portion = portion.astype(np.int32)
+    for number in range(-(-steps // at_once)):
+        rows = np.flatnonzero(portion == number)
+        if rows.size:
+            yield rows
 
 
-@dataclass(frozen=True)
-class _Matched:
-    """One entry per operator."""
-
-    group: Ints
-    source: Ints
-    target: Ints
-    members: Ints
-    column: Ints
-    size_bytes: Ints
-    op: Ints
-    transfer_ns: Ints
-    ended_ns: Ints
-
-
-def _matched(job: Observed, comm: Table, least_bytes: int) -> _Matched | None:
+def _matched(job: Observed, places: Places, comm: Table) -> DeviceTransfers | None:
+    """The operators of some rows of which no member is missing."""
     matched = match(comm)
     if not matched.order.size:
         return None
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = job.line.columns(table.ints("step"))
-    known = (start != NULL) & (end != NULL) & (size >= least_bytes)
+    known = (start != NULL) & (end != NULL) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
-    shortest = np.minimum.reduceat(lasted, begins)
+    place = places.of(Ends.of(table, begins))
+    members = np.array([len(one.members) for one in places.known], np.int64)
     usable = (
         np.logical_and.reduceat(known, begins)
         & ~stats.varies(size, begins)
         & ~stats.varies(column, begins)
+        & (members[place] == np.diff(matched.bounds))
     )
-    at, op, ends = begins[usable], table.strings("op"), Ends.of(table, begins)
-    return _Matched(
-        ends.group[usable], ends.source[usable], ends.target[usable],
-        np.diff(matched.bounds)[usable], column[at], size[at],
-        np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at], shortest[usable],
+    at, op = begins[usable], table.strings("op")
+    octave = np.rint(np.log2(size[at]) * SIZES_PER_OCTAVE)
+    name = np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at]
+    return DeviceTransfers(
+        places.known, place[usable].astype(np.int32), column[at].astype(np.int32), size[at],
+        (name * 2 * SIZES_PER_OCTAVE * 64 + octave).astype(np.int32),
+        np.minimum.reduceat(lasted, begins)[usable].astype(np.float64),
         np.maximum.reduceat(end, begins)[usable],
+        ~np.logical_or.reduceat(_shares_kernel(comm)[matched.order], begins)[usable],
     )  # fmt: skip
 
 
-def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> DeviceTransfers | None:
-    """The operators of which no member is missing."""
-    ends = Ends(matched.group, matched.source, matched.target)
-    places, place = find_places(job.window, names, ends)
-    members = np.array([len(one.members) for one in places], np.int64)
-    whole = members[place] == matched.members
-    if not whole.any():
-        return None
-    octave = np.rint(np.log2(matched.size_bytes) * SIZES_PER_OCTAVE).astype(np.int64)
-    kind = matched.op.astype(np.int64) * 2 * SIZES_PER_OCTAVE * 64 + octave
-    return DeviceTransfers(places, place[whole], matched.column[whole], matched.size_bytes[whole],
-                      kind[whole], matched.transfer_ns[whole].astype(np.float64),
-                      matched.ended_ns[whole])  # fmt: skip
+def _joined(parts: Sequence[DeviceTransfers]) -> DeviceTransfers:
+    columns = (np.concatenate([getattr(one, name) for one in parts]) for name in _COLUMNS)
+    return DeviceTransfers(parts[-1].places, *columns)
+
+
+def _shares_kernel(comm: Table) -> Mask:
+    """Sends and receives that one kernel does together with those of another peer: it ends when
+    all of them have."""
+    shared = np.zeros(len(comm), np.bool_)
+    sent = np.flatnonzero(comm.strings("op").equals(*POINT_TO_POINT))
+    if not comm.has("peer", "start_ns") or not sent.size:
+        return shared
+    kernel = pairs(comm.ints("rank")[sent], comm.ints("start_ns")[sent])
+    if not (np.diff(np.sort(kernel)) == 0).any():  # mostly so, and cheap to find out
+        return shared
+    order = np.argsort(kernel, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(kernel[order]) != 0))
+    several = stats.varies(comm.ints("peer")[sent][order], begins)
+    shared[sent[order]] = np.repeat(several, np.diff(np.append(begins, order.size)))
+    return shared

@@ -7,7 +7,7 @@ steps, or if a single transfer delayed the step (`brief`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,20 +66,18 @@ class SlowPlaces:
     excess: Floats
     """`[place, step]`: logarithm of the transfer time relative to fast steps."""
     cells: Cells
-    guilty: Mask
-    """Steps in which a rank is slow for other reasons."""
     times: Floats
     """The time of each single transfer relative to fast steps."""
     always: Mask
     """Places that were never fast: only their equals show that they are slow."""
 
 
-def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> SlowPlaces | None:
-    """The slow places of a job, or None if the recording does not show transfer rates.
+def find_slow_places(job: Observed) -> SlowPlaces | None:
+    """The slow places of a job, or None if the recording does not show transfer rates."""
+    return job.once("slow places", None, lambda: _find_slow_places(job))
 
-    Args:
-        guilty: ranks that are slow themselves, and in which columns.
-    """
+
+def _find_slow_places(job: Observed) -> SlowPlaces | None:
     if not on_devices(job):
         return None
     if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
@@ -89,9 +87,8 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
         return None
     slowness = rates.slowness
     slowness[:, : job.line.warm_up] = np.nan
-    topology = Topology(job.window)
-    classes = _classes(topology, rates.places, rates.equals)
-    alike = _classes(topology, rates.places, rates.alike)
+    leaves = [*map(Topology(job.window).crosses_leaves, rates.places)]
+    classes, alike = _classes(leaves, rates.equals), _classes(leaves, rates.alike)
     noise = _noise(slowness, classes)
     fast, own = _fast(slowness, classes, alike, noise)
     _by_link_speed(job, rates.places, alike, fast)
@@ -104,10 +101,7 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
     slow = known & ((np.nan_to_num(excess) > limit) | held_up)
     known &= slow | ~_without_scale(known, slow, alike)[:, None]
     brief = ~(slow & ~_few_are_slow(rates, times)).any(axis=0)
-    busy = np.zeros(slowness.shape[1], np.bool_)
-    for span in guilty.values():
-        busy[slice(*span)] = True
-    return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), busy, times, always)
+    return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), times, always)
 
 
 def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
@@ -148,7 +142,7 @@ def _held_up(
 def _few_are_slow(rates: Rates, times: Floats) -> Mask:
     """`[place, step]`: where most transfers took their usual time."""
     single, shape = rates.single, rates.taken_ns.shape
-    cell, size = single.place * shape[1] + single.column, shape[0] * shape[1]
+    cell, size = single.place * np.int64(shape[1]) + single.column, shape[0] * shape[1]
     slow, all_of_them = (
         np.bincount(cell[times > RATIO], minlength=size),
         np.bincount(cell, minlength=size),
@@ -174,11 +168,11 @@ def _runs_ahead(job: Observed) -> bool:
     return bool(late.size) and float(late.mean()) > MOSTLY
 
 
-def _classes(topology: Topology, places: Sequence[Place], number: Ints) -> list[Ints]:
+def _classes(leaves: Sequence[int], number: Ints) -> list[Ints]:
     """Places of the same number that also lie under the same number of leaf switches."""
     found = dict[tuple[int, int], list[int]]()
-    for at, place in enumerate(places):
-        found.setdefault((int(number[at]), topology.crosses_leaves(place)), []).append(at)
+    for at, key in enumerate(zip(number.tolist(), leaves, strict=True)):
+        found.setdefault(key, []).append(at)
     return [np.array(same, np.int64) for same in found.values()]
 
 

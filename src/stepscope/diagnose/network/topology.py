@@ -202,6 +202,13 @@ class Topology:
         return Devices(self.window)
 
     def _leaf(self, rank: int) -> str | None:
+        return self._leaf_of_rank.get(rank)
+
+    @cached_property
+    def _leaf_of_rank(self) -> Mapping[int, str | None]:
+        return {rank: self._leaf_above(rank) for rank in self._ranks}
+
+    def _leaf_above(self, rank: int) -> str | None:
         nic, host = self._devices.nic(rank), self._devices.host(rank)
         return self._leaf_of_host.get(host or "") if nic is None else self._leaf_of.get(nic)
 
