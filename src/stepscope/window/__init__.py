@@ -4,7 +4,7 @@
 """
 
 from stepscope.window.intervals import Union, union
-from stepscope.window.numbering import numbered, occurrence, pairs, stable_order
+from stepscope.window.numbering import numbered, occurrence, stable_order
 from stepscope.window.table import (
     NULL,
     PART,
@@ -37,7 +37,6 @@ __all__ = [
     "joined",
     "numbered",
     "occurrence",
-    "pairs",
     "stable_order",
     "taken",
     "union",

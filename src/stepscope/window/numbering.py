@@ -30,11 +30,11 @@ def numbered(*columns: Ints) -> Ints:
     """Numbers the distinct combinations of the columns from 0, in sorted order."""
     number = _distinct(columns[0])
     for column in columns[1:]:
-        number = _distinct(pairs(number, column))
+        number = _distinct(_pairs(number, column))
     return number
 
 
-def pairs(number: Ints, column: Ints) -> Ints:
+def _pairs(number: Ints, column: Ints) -> Ints:
     """One value for each pair, in sorted order."""
     if not column.size:
         return number

@@ -206,8 +206,8 @@ def _in_phase(
 
 def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
     """The hosts whose ranks are just these, if there are others."""
-    units = [(host.name, set(job.line.ranks.tolist()) & set(host.ranks))
-             for host in job.window.job.hosts]  # fmt: skip
+    everybody = set(job.line.ranks.tolist())
+    units = [(host.name, everybody.intersection(host.ranks)) for host in job.window.job.hosts]
     ranks = set(job.line.ranks[rows].tolist())
     inside = [(name, own) for name, own in units if own and own <= ranks]
     whole = set().union(*(own for _, own in inside)) == ranks

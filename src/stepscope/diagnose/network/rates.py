@@ -19,7 +19,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table, pairs, stable_order
+from stepscope.window import NULL, Floats, Ints, Mask, Table, stable_order
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -257,11 +257,8 @@ def _shares_kernel(comm: Table) -> Mask:
     sent = np.flatnonzero(comm.strings("op").equals(*POINT_TO_POINT))
     if not comm.has("peer", "start_ns") or not sent.size:
         return shared
-    kernel = pairs(comm.ints("rank")[sent], comm.ints("start_ns")[sent])
-    if not (np.diff(np.sort(kernel)) == 0).any():  # mostly so, and cheap to find out
-        return shared
-    order = np.argsort(kernel, kind="stable")
-    begins = np.flatnonzero(np.append(True, np.diff(kernel[order]) != 0))
-    several = stats.varies(comm.ints("peer")[sent][order], begins)
-    shared[sent[order]] = np.repeat(several, np.diff(np.append(begins, order.size)))
+    rank, start, peer = (comm.ints(name)[sent] for name in ("rank", "start_ns", "peer"))
+    # they are called one after the other, and rows are in this order
+    begins = np.flatnonzero(np.append(True, (np.diff(rank) != 0) | (np.diff(start) != 0)))
+    shared[sent] = np.repeat(stats.varies(peer, begins), np.diff(np.append(begins, sent.size)))
     return shared

@@ -88,7 +88,9 @@ def _log_chance(groups: Sequence[Ints], hosts: Sequence[Ints], slow: Mask, alarm
     """The logarithm of the chance that this way to divide the ranks may have: one of 2^ranks, or of
     2^hosts if every host is on one side; each kind of way has half of the alarms."""
     rows = np.concatenate(groups)
-    units = [known for host in hosts if (known := host[np.isin(host, rows)]).size]
+    compared = np.zeros(slow.size, np.bool_)
+    compared[rows] = True
+    units = [known for host in hosts if (known := host[compared[host]]).size]
     whole = all(slow[unit].all() or not slow[unit].any() for unit in units)
     aligned = whole and sum(unit.size for unit in units) == rows.size
     return math.log(alarms) - math.log(2) * (1 + (len(units) if aligned else rows.size))
