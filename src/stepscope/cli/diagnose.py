@@ -177,7 +177,9 @@ def diagnose(
             from stepscope.report.trail import render_trail
 
             print("\n" + render_trail(last, rank), end="")
-    return exits.FOUND if found(last) else exits.NOTHING_FOUND
+    for fault in last.faults:
+        exits.print_fault(fault)
+    return exits.FOUND if found(last) else exits.FAULT if last.faults else exits.NOTHING_FOUND
 
 
 def _no_data(source: str, diagnosis: Diagnosis) -> str:

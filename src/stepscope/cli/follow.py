@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -85,10 +85,11 @@ class Watch:
 
         cpu_start = time.process_time()
         window = self._reader.refresh()
-        self._warn()
+        self._warn(self._reader.problems)
         self._past = self._past or Past()
         if self._last is None or self._reader.version != self._diagnosed_version:
             self._last = self._with_unread(self._past.joined(diagnose(window)))
+            self._warn([one.why for one in self._last.skipped if one.fault is not None])
             self._diagnosed_version = self._reader.version
             self._cpu_seconds = time.process_time() - cpu_start
             self._diagnosed_at = time.monotonic()
@@ -124,7 +125,7 @@ class Watch:
 
     def _read(self) -> Window:
         window = self._reader.read()
-        self._warn()
+        self._warn(self._reader.problems)
         return window
 
     def hang(self) -> Diagnosis | None:
@@ -145,9 +146,9 @@ class Watch:
         others = (verdict for verdict in self._last.verdicts if verdict.kind != "hang")
         return replace(self._last.with_verdicts((*hang.verdicts, *others)), state="hang")
 
-    def _warn(self) -> None:
-        """Logs each problem of the source once, not at every diagnosis."""
-        for problem in self._reader.problems:
+    def _warn(self, problems: Sequence[str]) -> None:
+        """Logs each problem once, not at every diagnosis."""
+        for problem in problems:
             if problem not in self._warned:
                 self._warned.add(problem)
                 logger.warning("%s", " ".join(problem.split()))

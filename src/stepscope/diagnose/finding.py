@@ -382,10 +382,12 @@ class ClockFit:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A method that could not run, and the reason: what data is missing."""
+    """A method that could not run, and the reason: what data is missing, or an error of ours."""
 
     method: str
     why: str
+    fault: Exception | None = None
+    """The internal error that ended it."""
 
 
 @dataclass(frozen=True)
@@ -478,6 +480,11 @@ class Diagnosis:
     def accused(self) -> tuple[Verdict, ...]:
         """The verdicts that are more than suspects."""
         return tuple(one for one in self.verdicts if not one.is_suspect)
+
+    @property
+    def faults(self) -> tuple[Exception, ...]:
+        """Internal errors that ended methods; the others ran on."""
+        return tuple(one.fault for one in self.skipped if one.fault is not None)
 
     @property
     def outcome(self) -> Outcome:

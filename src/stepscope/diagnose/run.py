@@ -130,7 +130,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     known = ledger(series, job.line.warm_up, verdicts, planned, job.cycle.length)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = _undecided(job, settings, known) or blocking_calls.undecided(window, dropped)
+        unaccounted = (found.failed or _undecided(job, settings, known)
+                       or blocking_calls.undecided(window, dropped))  # fmt: skip
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
     return Diagnosis(
@@ -195,6 +196,12 @@ class _Search:
     charged: list[Regression] = field(default_factory=list)
     """Rises whose cost was added to that of culprits."""
     skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def failed(self) -> str:
+        """Which methods ended by an internal error; empty if none did."""
+        methods = [one.method for one in self.skipped if one.fault is not None]
+        return f"{', '.join(methods)} ended by an internal error" if methods else ""
 
     def look_for_hangs(self, job: Observed) -> None:
         """A process that ended, or a mismatch, explains the hang it causes.
@@ -368,7 +375,15 @@ class _Search:
             *registry.STRUCTURE, *registry.WASTED, *registry.PROFILED, *registry.RECURRENT,
         )  # fmt: skip
         job = job or (self.recorded if detector in as_recorded else self.job)
-        return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
+        try:
+            return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
+        except Exception as error:  # noqa: BLE001  it must not hide what other methods find
+            self._survive(detector, error)
+            return []
+
+    def _survive(self, detector: Detector, error: Exception) -> None:
+        why = f"internal error: {type(error).__name__}: {error}"
+        self.skipped.append(Skipped(detector.name, why, error))
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:
@@ -501,9 +516,9 @@ def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:
         yield Skipped("all but desync", "dumps tell what was called, not how long steps took")
         return
     yield from job.own.skipped
-    missing = {one.method: one.why for one in found.skipped}
+    missing = {one.method: one for one in found.skipped}
     needs = [(one.name, one.needs) for one in found.explanations]
     for name, needed in (*needs, (rules.LAST_ARRIVAL.name, rules.LAST_ARRIVAL.needs)):
         if why := needed.missing(job.window):
-            missing.setdefault(name, why)
-    yield from (Skipped(name, why) for name, why in missing.items())
+            missing.setdefault(name, Skipped(name, why))
+    yield from missing.values()

@@ -35,7 +35,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "ledger": _ledger(diagnosis.ledger),
         "clocks": [_plain(vars(clock)) for clock in diagnosis.clocks],
-        "skipped": [_plain(vars(skipped)) for skipped in diagnosis.skipped],
+        "skipped": [{"method": one.method, "why": one.why} for one in diagnosis.skipped],
         "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
         "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],

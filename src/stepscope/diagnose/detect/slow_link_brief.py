@@ -129,7 +129,9 @@ def _compared(job: Observed, moved: DeviceTransfers) -> list[_Seen]:
 
 def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]:
     """Each place and kind of its transfers, how long the faster ones take, and their number."""
-    key = moved.place * np.int64(moved.kind.max(initial=0) + 1) + moved.kind
+    if not moved.place.size:
+        return
+    key = moved.place * np.int64(moved.kind.max() + 1) + moved.kind
     order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     first = order[begins]
