@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match, sent_between
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.window import NULL, Floats, Ints, Mask, Table, stable_order
 
@@ -182,12 +182,19 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    compared = comm.strings("op").equals(*COMPARED)
-    column = np.where(compared, job.line.columns(comm.ints("step")), -1)
     places = Places(job.window, comm.strings("group").values)
-    parts = [part for rows in _portions(column)
-             if (part := _matched(job, places, comm.take(rows))) and part.place.size]  # fmt: skip
+    parts = [part for rows in _portions(_columns(job, comm))
+             for part in _matched(job, places, comm.take(rows)) if part.place.size]  # fmt: skip
     return _joined(_long_enough(job, parts)) if parts else None
+
+
+def _columns(job: Observed, comm: Table) -> Small:
+    """The column of each row's step; -1 for rows that are not compared."""
+    columns = np.empty(len(comm), np.int32)
+    for at, part in comm.parts():
+        compared = part.strings("op").equals(*COMPARED)
+        columns[at] = np.where(compared, job.line.columns(part.ints("step")), -1)
+    return columns
 
 
 def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:
@@ -202,28 +209,66 @@ def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[Device
             for one, few in zip(parts, small, strict=True)]  # fmt: skip
 
 
-def _portions(column: Ints) -> Iterator[Ints]:
+def _portions(column: Small) -> Iterator[Ints]:
     """The rows of a few steps at a time, to keep sorting cheap; large jobs are subsampled."""
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
-    portion = np.where((column >= 0) & (column % every == 0), column // at_once, -1)
-    portion = portion.astype(np.int32)
-    for number in range(-(-steps // at_once)):
-        rows = np.flatnonzero(portion == number)
+    for first in range(0, steps, at_once):
+        chosen = (column >= first) & (column < first + at_once)
+        rows = np.flatnonzero(chosen & (column % every == 0) if every > 1 else chosen)
         if rows.size:
             yield rows
 
 
-def _matched(job: Observed, places: Places, comm: Table) -> DeviceTransfers | None:
+def _matched(job: Observed, places: Places, comm: Table) -> Iterator[DeviceTransfers]:
     """The operators of some rows of which no member is missing."""
+    if comm.has("match"):
+        yield from _operators(job, places, comm)
+        return
+    yield from _operators(job, places, comm.take(~comm.strings("op").equals(*POINT_TO_POINT)))
+    yield _sends(job, places, comm)
+
+
+def _sends(job: Observed, places: Places, comm: Table) -> DeviceTransfers:
+    """Sends with their receives, as `_operators` but in a third of the time: members of a
+    pair are compared without sorting the rows by operator."""
+    sent = sent_between(comm)
+    sends, receives = map(comm.take, sent.matched)
+    first = comm.take(sent.rows[sent.begins[sent.pairs > 0, 0]])
+    group = first.strings("group").codes.astype(np.int64)
+    place = places.of(Ends(group, first.ints("rank"), first.ints("peer")))
+    known = np.array([bool(one.members) for one in places.known], np.bool_)
+    size, column = sends.ints("bytes"), job.line.columns(sends.ints("step"))
+    usable = _timed(sends) & _timed(receives) & (size > 0) & (size == receives.ints("bytes"))
+    usable &= column == job.line.columns(receives.ints("step"))
+    each = sent.pairs[sent.pairs > 0]
+    lasted = (one.ints("end_ns") - one.ints("start_ns") for one in (sends, receives))
+    shares = _shares_kernel(comm)
+    return DeviceTransfers(
+        places.known, np.repeat(place, each).astype(np.int32), column.astype(np.int32), size,
+        _octave(size).astype(np.int32), np.minimum(*lasted).astype(np.float64),
+        np.maximum(sends.ints("end_ns"), receives.ints("end_ns")),
+        ~(shares[sent.matched[0]] | shares[sent.matched[1]]),
+    ).only(usable & np.repeat(known[place], each))  # fmt: skip
+
+
+def _timed(comm: Table) -> Mask:
+    return np.asarray((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
+
+
+def _octave(size_bytes: Ints) -> Floats:
+    return np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE)
+
+
+def _operators(job: Observed, places: Places, comm: Table) -> Iterator[DeviceTransfers]:
     matched = match(comm)
     if not matched.order.size:
-        return None
+        return
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = job.line.columns(table.ints("step"))
-    known = (start != NULL) & (end != NULL) & (size > 0)
+    known = _timed(table) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     place = places.of(Ends.of(table, begins))
     members = np.array([len(one.members) for one in places.known], np.int64)
@@ -234,11 +279,10 @@ def _matched(job: Observed, places: Places, comm: Table) -> DeviceTransfers | No
         & (members[place] == np.diff(matched.bounds))
     )
     at, op = begins[usable], table.strings("op")
-    octave = np.rint(np.log2(size[at]) * SIZES_PER_OCTAVE)
-    name = np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at]
-    return DeviceTransfers(
+    name = np.where(op.equals(*POINT_TO_POINT), 0, op.codes + 1)[at]
+    yield DeviceTransfers(
         places.known, place[usable].astype(np.int32), column[at].astype(np.int32), size[at],
-        (name * 2 * SIZES_PER_OCTAVE * 64 + octave).astype(np.int32),
+        (name * 2 * SIZES_PER_OCTAVE * 64 + _octave(size[at])).astype(np.int32),
         np.minimum.reduceat(lasted, begins)[usable].astype(np.float64),
         np.maximum.reduceat(end, begins)[usable],
         ~np.logical_or.reduceat(_shares_kernel(comm)[matched.order], begins)[usable],
@@ -259,6 +303,9 @@ def _shares_kernel(comm: Table) -> Mask:
         return shared
     rank, start, peer = (comm.ints(name)[sent] for name in ("rank", "start_ns", "peer"))
     # they are called one after the other, and rows are in this order
-    begins = np.flatnonzero(np.append(True, (np.diff(rank) != 0) | (np.diff(start) != 0)))
+    apart = (np.diff(rank) != 0) | (np.diff(start) != 0)
+    if not (~apart & (np.diff(peer) != 0)).any():
+        return shared
+    begins = np.flatnonzero(np.append(True, apart))
     shared[sent] = np.repeat(stats.varies(peer, begins), np.diff(np.append(begins, sent.size)))
     return shared
