@@ -8,7 +8,6 @@ temporary memory small: copying a table of millions of rows costs more than sort
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,20 +22,28 @@ BLOCK = 1 << 17
 def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
     """The columns sorted by rank and time; the sort is stable."""
     ranks, times = _numbers(columns["rank"]), _numbers(columns[time])
-    orders = [(part, order) for part in _parts(ranks)
+    orders = [(part, order) for part in by_rank(ranks)
               if (order := _order(ranks[part], times[part])) is not None]  # fmt: skip
     return {name: _moved(column, orders) for name, column in columns.items()} if orders else columns
 
 
-def _parts(ranks: Ints) -> Iterator[slice]:
+def by_rank(ranks: Ints) -> Iterator[slice]:
     """Parts of adjacent rows; all ranks in a part are lower than those in later parts."""
-    highest = np.maximum.accumulate(ranks)
-    lowest = np.minimum.accumulate(ranks[::-1])[::-1]
-    cuts = np.flatnonzero(highest[:-1] < lowest[1:]) + 1
-    wanted = np.arange(BLOCK, ranks.size, BLOCK)
-    chosen = np.unique(np.append(cuts, ranks.size)[np.searchsorted(cuts, wanted)])
-    bounds = [0, *chosen.tolist(), ranks.size]
-    yield from (slice(a, b) for a, b in pairwise(bounds) if b > a)
+    if not ranks.size:
+        return
+    lowest = np.minimum.reduceat(ranks, np.arange(0, ranks.size, BLOCK))
+    later = [*np.minimum.accumulate(lowest[::-1])[::-1].tolist()[1:], np.iinfo(np.int64).max]
+    first, highest = 0, int(ranks[:BLOCK].max())
+    for begin, least in zip(range(BLOCK, ranks.size, BLOCK), later[1:], strict=True):
+        block = ranks[begin : begin + BLOCK]
+        before = np.maximum.accumulate(np.append(highest, block))
+        after = np.minimum(np.minimum.accumulate(block[::-1])[::-1], least)
+        cuts = np.flatnonzero(before[:-1] < after)
+        if cuts.size:
+            yield slice(first, begin + int(cuts[0]))
+            first = begin + int(cuts[0])
+        highest = int(before[-1])
+    yield slice(first, ranks.size)
 
 
 def _order(ranks: Ints, times: Ints) -> Rows | None:
