@@ -17,6 +17,9 @@ from stepscope.window import Column, Ints, Rows, Strings, stable_order
 
 BLOCK = 1 << 17
 """Smallest number of rows that are sorted at a time."""
+PIECE = 1 << 12
+"""Rows in which a cut is looked for at a time."""
+_MOST = np.iinfo(np.int64).max
 
 
 def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
@@ -31,19 +34,25 @@ def by_rank(ranks: Ints) -> Iterator[slice]:
     """Parts of adjacent rows; all ranks in a part are lower than those in later parts."""
     if not ranks.size:
         return
-    lowest = np.minimum.reduceat(ranks, np.arange(0, ranks.size, BLOCK))
-    later = [*np.minimum.accumulate(lowest[::-1])[::-1].tolist()[1:], np.iinfo(np.int64).max]
-    first, highest = 0, int(ranks[:BLOCK].max())
-    for begin, least in zip(range(BLOCK, ranks.size, BLOCK), later[1:], strict=True):
-        block = ranks[begin : begin + BLOCK]
-        before = np.maximum.accumulate(np.append(highest, block))
-        after = np.minimum(np.minimum.accumulate(block[::-1])[::-1], least)
-        cuts = np.flatnonzero(before[:-1] < after)
-        if cuts.size:
+    begins = np.arange(0, ranks.size, PIECE)
+    highest = np.maximum.accumulate(np.maximum.reduceat(ranks, begins))
+    lowest = np.minimum.accumulate(np.minimum.reduceat(ranks, begins)[::-1])[::-1]
+    around = zip(begins[1:].tolist(), highest.tolist(), [*lowest[2:].tolist(), _MOST], strict=False)
+    first, wanted = 0, BLOCK
+    for begin, before, after in around:
+        if begin >= wanted and (cuts := _cuts(ranks[begin : begin + PIECE], before, after)).size:
             yield slice(first, begin + int(cuts[0]))
             first = begin + int(cuts[0])
-        highest = int(before[-1])
+            wanted = (first // BLOCK + 1) * BLOCK
     yield slice(first, ranks.size)
+
+
+def _cuts(piece: Ints, before: int, after: int) -> Rows:
+    """Where all earlier ranks are lower than all later ones, given the highest one before the piece
+    and the lowest one after it."""
+    highest = np.maximum.accumulate(np.append(before, piece[:-1]))
+    lowest = np.minimum(np.minimum.accumulate(piece[::-1])[::-1], after)
+    return np.flatnonzero(highest < lowest)
 
 
 def _order(ranks: Ints, times: Ints) -> Rows | None:
