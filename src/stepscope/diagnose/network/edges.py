@@ -88,15 +88,14 @@ class Places:
         first = np.zeros(int(same.max(initial=-1)) + 1, np.int64)
         first[same[::-1]] = np.arange(same.size)[::-1]
         each = (column[first].tolist() for column in (ends.group, ends.source, ends.target))
-        keys = [*zip(*each, strict=True)]
-        numbers = [*map(self._number.get, keys)]
-        return np.array([self._add(key) if number is None else number
-                         for key, number in zip(keys, numbers, strict=True)], np.int64)[same]  # fmt: skip
+        return np.array([*map(self._numbered, *each)], np.int64)[same]
 
-    def _add(self, key: tuple[int, int, int]) -> int:
-        self._number[key] = len(self.known)
-        group, *ends = key
-        self.known.append(_place(self._where, self._groups.get(self._names[group]), ends))
+    def _numbered(self, group: int, source: int, target: int) -> int:
+        key = (group, source, target)
+        if key not in self._number:
+            self._number[key] = len(self.known)
+            named = self._groups.get(self._names[group])
+            self.known.append(_place(self._where, named, (source, target)))
         return self._number[key]
 
 

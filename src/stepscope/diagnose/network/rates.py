@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match, sent_between
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match, sent_between
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.window import NULL, Floats, Ints, Mask, Table, stable_order
 
@@ -182,9 +183,11 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    places = Places(job.window, comm.strings("group").values)
-    parts = [part for rows in _portions(_columns(job, comm))
-             for part in _matched(job, places, comm.take(rows)) if part.place.size]  # fmt: skip
+    pairing = _Pairing(Places(job.window, comm.strings("group").values))
+    column = _columns(job, comm)
+    parts = [part for rows in _portions(column)
+             for part in _matched(pairing, comm.take(rows), column[rows])
+             if part.place.size]  # fmt: skip
     return _joined(_long_enough(job, parts)) if parts else None
 
 
@@ -214,43 +217,71 @@ def _portions(column: Small) -> Iterator[Ints]:
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
-    for first in range(0, steps, at_once):
-        chosen = (column >= first) & (column < first + at_once)
-        rows = np.flatnonzero(chosen & (column % every == 0) if every > 1 else chosen)
+    portion = column // at_once
+    if every > 1:
+        portion[column % every != 0] = -1
+    for number in range(-(-steps // at_once)):
+        rows = np.flatnonzero(portion == number)
         if rows.size:
             yield rows
 
 
-def _matched(job: Observed, places: Places, comm: Table) -> Iterator[DeviceTransfers]:
+class _Pairing:
+    """Finds the receives and the places of sends: mostly they are the same in each step."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._ends: list[NDArray[Any]] = []
+
+    def of(self, comm: Table) -> tuple[Sent, Small]:
+        """The sends and receives of a portion, and the place of each pair; -1 if unknown."""
+        ends: list[NDArray[Any]] = [comm.strings("op").codes, comm.strings("group").codes,
+                                    comm.ints("rank"), comm.ints("peer")]  # fmt: skip
+        if not self._ends or not self._holds_for(ends, comm.ints("seq")):
+            self._ends, self._sent = ends, sent_between(comm)
+            self._place = self._places_of(comm, self._sent)
+        return self._sent, self._place
+
+    def _holds_for(self, ends: list[NDArray[Any]], seq: Ints) -> bool:
+        same = all(np.array_equal(*both) for both in zip(ends, self._ends, strict=True))
+        return same and self._sent.holds_for(seq)
+
+    def _places_of(self, comm: Table, sent: Sent) -> Small:
+        some = sent.pairs > 0
+        first = comm.take(sent.rows[sent.begins[some, 0]])
+        group = first.strings("group").codes.astype(np.int64)
+        place = self.places.of(Ends(group, first.ints("rank"), first.ints("peer")))
+        known = np.array([bool(one.members) for one in self.places.known], np.bool_)
+        each = np.where(known[place], place, -1).astype(np.int32)
+        return np.repeat(each, sent.pairs[some])
+
+
+def _matched(pairing: _Pairing, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
     """The operators of some rows of which no member is missing."""
     if comm.has("match"):
-        yield from _operators(job, places, comm)
+        yield from _operators(pairing.places, comm, column)
         return
-    yield from _operators(job, places, comm.take(~comm.strings("op").equals(*POINT_TO_POINT)))
-    yield _sends(job, places, comm)
+    alone = ~comm.strings("op").equals(*POINT_TO_POINT)
+    yield from _operators(pairing.places, comm.take(alone), column[alone])
+    yield _sends(pairing, comm, column)
 
 
-def _sends(job: Observed, places: Places, comm: Table) -> DeviceTransfers:
-    """Sends with their receives, as `_operators` but in a third of the time: members of a
-    pair are compared without sorting the rows by operator."""
-    sent = sent_between(comm)
+def _sends(pairing: _Pairing, comm: Table, column: Small) -> DeviceTransfers:
+    """Sends with their receives, as `_operators`, but in a third of the time: rows need no sorting
+    by operator if both are compared as columns."""
+    sent, place = pairing.of(comm)
     sends, receives = map(comm.take, sent.matched)
-    first = comm.take(sent.rows[sent.begins[sent.pairs > 0, 0]])
-    group = first.strings("group").codes.astype(np.int64)
-    place = places.of(Ends(group, first.ints("rank"), first.ints("peer")))
-    known = np.array([bool(one.members) for one in places.known], np.bool_)
-    size, column = sends.ints("bytes"), job.line.columns(sends.ints("step"))
+    size, at, other = sends.ints("bytes"), *(column[rows] for rows in sent.matched)
     usable = _timed(sends) & _timed(receives) & (size > 0) & (size == receives.ints("bytes"))
-    usable &= column == job.line.columns(receives.ints("step"))
-    each = sent.pairs[sent.pairs > 0]
+    usable &= (at == other) & (place >= 0)
     lasted = (one.ints("end_ns") - one.ints("start_ns") for one in (sends, receives))
     shares = _shares_kernel(comm)
     return DeviceTransfers(
-        places.known, np.repeat(place, each).astype(np.int32), column.astype(np.int32), size,
+        pairing.places.known, place, at, size,
         _octave(size).astype(np.int32), np.minimum(*lasted).astype(np.float64),
         np.maximum(sends.ints("end_ns"), receives.ints("end_ns")),
         ~(shares[sent.matched[0]] | shares[sent.matched[1]]),
-    ).only(usable & np.repeat(known[place], each))  # fmt: skip
+    ).only(usable)  # fmt: skip
 
 
 def _timed(comm: Table) -> Mask:
@@ -258,16 +289,16 @@ def _timed(comm: Table) -> Mask:
 
 
 def _octave(size_bytes: Ints) -> Floats:
-    return np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE)
+    return np.asarray(np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE))
 
 
-def _operators(job: Observed, places: Places, comm: Table) -> Iterator[DeviceTransfers]:
+def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
     matched = match(comm)
     if not matched.order.size:
         return
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
-    column = job.line.columns(table.ints("step"))
+    column = column[matched.order]
     known = _timed(table) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     place = places.of(Ends.of(table, begins))
@@ -281,7 +312,7 @@ def _operators(job: Observed, places: Places, comm: Table) -> Iterator[DeviceTra
     at, op = begins[usable], table.strings("op")
     name = np.where(op.equals(*POINT_TO_POINT), 0, op.codes + 1)[at]
     yield DeviceTransfers(
-        places.known, place[usable].astype(np.int32), column[at].astype(np.int32), size[at],
+        places.known, place[usable].astype(np.int32), column[at], size[at],
         (name * 2 * SIZES_PER_OCTAVE * 64 + _octave(size[at])).astype(np.int32),
         np.minimum.reduceat(lasted, begins)[usable].astype(np.float64),
         np.maximum.reduceat(end, begins)[usable],

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.diagnose.numeric import compiled
 from stepscope.window import Floats, Ints, Mask
@@ -42,7 +44,7 @@ def median(values: Floats) -> float:
     return float(known[low] + known[high]) / 2
 
 
-def varies(values: Ints, begins: Ints) -> Mask:
+def varies(values: NDArray[np.signedinteger[Any]], begins: Ints) -> Mask:
     """Whether the values of each section, from one begin to the next, differ."""
     differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
     return differs

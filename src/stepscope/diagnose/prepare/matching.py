@@ -104,6 +104,14 @@ class Sent:
         send, receive = (self.rows[np.repeat(begin, self.pairs) + nth] for begin in self.begins.T)
         return send, receive
 
+    def holds_for(self, seq: Ints) -> bool:
+        """Whether rows of the same ranks and peers, but with these numbers, have this order."""
+        seq = seq[self.rows]
+        rises = seq[1:] > seq[:-1]
+        begins = self.begins[(self.begins > 0) & (self.begins < seq.size)]
+        rises[begins - 1] = True
+        return bool(rises.all())
+
 
 def sent_between(table: Table) -> Sent:
     """The sends and receives of `comm_ops` whose peers are known."""
