@@ -84,6 +84,7 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.memory import release_freed_memory
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -214,6 +215,7 @@ class _Search:
         for detector in registry.STEP_TIMES:
             self.unsteady += self._ask(detector, Unsteady)
         lost_ns = self._slow_ranks()
+        release_freed_memory()  # lies in pieces: all transfers would not fit into any of them
         network = self._slow_network()
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns

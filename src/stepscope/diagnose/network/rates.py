@@ -81,7 +81,8 @@ class Rates:
 
 
 def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
-    return np.asarray(np.log(taken_ns / usual_ns))
+    ratio = taken_ns / usual_ns
+    return np.log(ratio, out=ratio)  # of millions of transfers
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class DeviceTransfers:
     alone: Mask
     """Whether their kernels move nothing to or from other peers, and so end with them."""
 
-    def only(self, kept: Mask) -> DeviceTransfers:
-        if kept.all():
+    def only(self, kept: Mask | slice) -> DeviceTransfers:
+        if isinstance(kept, np.ndarray) and kept.all():
             return self  # millions of rows
         return DeviceTransfers(self.places, *(getattr(self, name)[kept] for name in _COLUMNS))
 
@@ -160,15 +161,18 @@ def _key(operators: DeviceTransfers, alike: Ints) -> Ints:
 
 def _usual_ns_per_byte(operators: DeviceTransfers, alike: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
-    ns_per_byte = operators.transfer_ns / operators.size_bytes
     key = _key(operators, alike)
-    order = stable_order(key)
-    begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-    middle = [np.partition(same, same.size // 2)[same.size // 2]
-              for same in np.split(ns_per_byte[order], begins[1:])]  # fmt: skip
-    out = np.empty_like(ns_per_byte)
-    out[order] = np.repeat(middle, np.diff(np.append(begins, order.size)))
-    return out
+    count = np.bincount(key)
+    there = np.flatnonzero(count)
+    ns_per_byte = (operators.transfer_ns / operators.size_bytes)[stable_order(key)]
+    usual = np.full(count.size, np.nan)
+    usual[there] = [*map(_middle, np.split(ns_per_byte, np.cumsum(count[there])[:-1]))]
+    return usual[key]
+
+
+def _middle(values: Floats) -> float:
+    values.partition(values.size // 2)
+    return float(values[values.size // 2])
 
 
 def device_transfers(job: Observed) -> DeviceTransfers | None:
@@ -185,10 +189,10 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
         return None
     pairing = _Pairing(Places(job.window, comm.strings("group").values))
     column = _columns(job, comm)
-    parts = [part for rows in _portions(column)
-             for part in _matched(pairing, comm.take(rows), column[rows])
-             if part.place.size]  # fmt: skip
-    return _joined(_long_enough(job, parts)) if parts else None
+    parts = (part for rows in _portions(column)
+             for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
+    moved = _joined(parts, len(comm))
+    return None if moved is None else _long_enough(job, moved)
 
 
 def _columns(job: Observed, comm: Table) -> Small:
@@ -200,16 +204,19 @@ def _columns(job: Observed, comm: Table) -> Small:
     return columns
 
 
-def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:
+def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
     """Without the small operators of places where these take less than could cost anything."""
-    small = [one.size_bytes < LEAST_BYTES for one in parts]
-    took = np.zeros(len(parts[-1].places))
-    for one, few in zip(parts, small, strict=True):
-        np.add.at(took, one.place[few], one.transfer_ns[few])
-    steps = np.unique(np.concatenate([np.unique(one.column) for one in parts]))
+    small = moved.size_bytes < LEAST_BYTES
+    took = stats.sums(
+        moved.place[small].astype(np.int64), moved.transfer_ns[small], len(moved.places)
+    )
+    steps = np.flatnonzero(np.bincount(moved.column))
     least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
-    return [one.only(~few | (took >= least)[one.place])
-            for one, few in zip(parts, small, strict=True)]  # fmt: skip
+    kept = ~small | (took >= least)[moved.place]
+    for name in _COLUMNS if not kept.all() else ():
+        column = getattr(moved, name)
+        column[: kept.sum()] = column[kept]  # a copy of all of them would be large
+    return moved.only(slice(int(kept.sum())))
 
 
 def _portions(column: Small) -> Iterator[Ints]:
@@ -320,9 +327,18 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     )  # fmt: skip
 
 
-def _joined(parts: Sequence[DeviceTransfers]) -> DeviceTransfers:
-    columns = (np.concatenate([getattr(one, name) for one in parts]) for name in _COLUMNS)
-    return DeviceTransfers(parts[-1].places, *columns)
+def _joined(parts: Iterator[DeviceTransfers], most: int) -> DeviceTransfers | None:
+    """All of these, at most so many: each part is let go before the next one is made."""
+    columns: list[NDArray[Any]] = []
+    size = 0
+    for part in parts:
+        values = [getattr(part, name) for name in _COLUMNS]
+        # memory that is never written to costs nothing
+        columns = columns or [np.empty(most, one.dtype) for one in values]
+        for column, one in zip(columns, values, strict=True):
+            column[size : size + one.size] = one
+        size += part.place.size
+    return DeviceTransfers(part.places, *(one[:size] for one in columns)) if size else None
 
 
 def _shares_kernel(comm: Table) -> Mask:

@@ -79,7 +79,7 @@ def _possible(name: str, table: Table) -> Mask:
 def _within(values: Ints, limit: int, nullable: bool) -> Mask | bool:
     if values.size and values.min() >= 0 and values.max() < limit:
         return True  # mostly, and faster
-    return ((values >= 0) & (values < limit)) | (nullable & (values == NULL))
+    return np.asarray(((values >= 0) & (values < limit)) | (nullable & (values == NULL)))
 
 
 def _in_order(table: Table, begin: str) -> Mask:
