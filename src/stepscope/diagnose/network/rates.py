@@ -20,7 +20,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match, sent_between
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table, stable_order
+from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, stable_order
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -254,10 +254,16 @@ class _Pairing:
         return same and self._sent.holds_for(seq)
 
     def _places_of(self, comm: Table, sent: Sent) -> Small:
+        """The place of each pair; those of collectives get their numbers among them, by group."""
         some = sent.pairs > 0
         first = comm.take(sent.rows[sent.begins[some, 0]])
-        group = first.strings("group").codes.astype(np.int64)
-        place = self.places.of(Ends(group, first.ints("rank"), first.ints("peer")))
+        together = ~comm.strings("op").equals(*POINT_TO_POINT)
+        groups = distinct(comm.strings("group").codes[together].astype(np.int64))
+        groups = groups[groups >= 0]
+        group = np.concatenate((first.strings("group").codes.astype(np.int64), groups))
+        source, target = (np.append(first.ints(name), np.full(groups.size, -1))
+                          for name in ("rank", "peer"))  # fmt: skip
+        place = self.places.of(Ends(group, source, target))[: len(first)]
         known = np.array([bool(one.members) for one in self.places.known], np.bool_)
         each = np.where(known[place], place, -1).astype(np.int32)
         return np.repeat(each, sent.pairs[some])
@@ -268,9 +274,9 @@ def _matched(pairing: _Pairing, comm: Table, column: Small) -> Iterator[DeviceTr
     if comm.has("match"):
         yield from _operators(pairing.places, comm, column)
         return
-    alone = ~comm.strings("op").equals(*POINT_TO_POINT)
-    yield from _operators(pairing.places, comm.take(alone), column[alone])
     yield _sends(pairing, comm, column)
+    together = ~comm.strings("op").equals(*POINT_TO_POINT)
+    yield from _operators(pairing.places, comm.take(together), column[together])
 
 
 def _sends(pairing: _Pairing, comm: Table, column: Small) -> DeviceTransfers:
