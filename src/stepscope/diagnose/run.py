@@ -215,7 +215,8 @@ class _Search:
         for detector in registry.STEP_TIMES:
             self.unsteady += self._ask(detector, Unsteady)
         lost_ns = self._slow_ranks()
-        release_freed_memory()  # lies in pieces: all transfers would not fit into any of them
+        # it lies in pieces, too small for the columns of all transfers: 0.1 GB of 10,240 ranks
+        release_freed_memory()
         network = self._slow_network()
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns

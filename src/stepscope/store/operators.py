@@ -67,7 +67,7 @@ def _repeated(table: Table) -> Rows:
 
 def _is_numbered_in_order(table: Table) -> bool:
     """Whether each rank's operators in a group have rising numbers: then none is there twice, as is
-    seen in a fifth of the time that hashes take."""
+    seen in a quarter of the time that hashes take."""
     group, rank, seq = table.strings("group"), table.ints("rank"), table.ints("seq")
     place = (rank - rank.min()) * (len(group.values) + 1) + (group.codes + 1)
     order = stable_order(place)

@@ -274,7 +274,7 @@ def _matched(pairing: _Pairing, comm: Table, column: Small) -> Iterator[DeviceTr
     if comm.has("match"):
         yield from _operators(pairing.places, comm, column)
         return
-    yield _sends(pairing, comm, column)
+    yield _sends(pairing, comm, column)  # first, as it numbers the places of both
     together = ~comm.strings("op").equals(*POINT_TO_POINT)
     yield from _operators(pairing.places, comm.take(together), column[together])
 
