@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.store.order import by_rank
 from stepscope.trace import COLLECTIVES, NO_PEER, UNKNOWN_PEER
-from stepscope.window import NULL, Column, Ints, Mask, Strings, Table
+from stepscope.window import NULL, Column, Ints, Mask, Strings, Table, stable_order
 
 Rows = NDArray[np.intp]
 
 _SAME_CALL_NS = 1_000_000_000
 """Rows of one operator have the same enqueue time up to clock adjustments. A training job that
 restarts numbers its operators from 0 again, but needs longer than this."""
-
-_ROWS_AT_ONCE = 1 << 17
-"""Rows per block: intermediate results stay in the cache, as fresh pages would cost more."""
 
 _KEY = ("rank", "group", "seq", "op", "peer", "match")
 
@@ -46,7 +44,16 @@ def one_row_each(table: Table) -> Table:
 
 
 def _suspects(table: Table) -> Rows:
-    """Rows with the same key hash as another row: fast, and almost always none."""
+    """Rows whose key another row seems to have: almost always none."""
+    found = [part.start + _repeated(table.part(part.start, part.stop))
+             for part in by_rank(table.ints("rank"))]  # fmt: skip
+    return np.concatenate([np.empty(0, np.intp), *found])
+
+
+def _repeated(table: Table) -> Rows:
+    """Rows with the same key hash as another row."""
+    if _is_numbered_in_order(table):
+        return np.empty(0, np.intp)
     mixed = _hashes(table)
     ordered = np.sort(mixed)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
@@ -58,16 +65,24 @@ def _suspects(table: Table) -> Rows:
     return np.flatnonzero((repeated[at] == mixed) & numbered)
 
 
+def _is_numbered_in_order(table: Table) -> bool:
+    """Whether each rank's operators in a group have rising numbers: then none is there twice, as is
+    seen in a quarter of the time that hashes take."""
+    group, rank, seq = table.strings("group"), table.ints("rank"), table.ints("seq")
+    place = (rank - rank.min()) * (len(group.values) + 1) + (group.codes + 1)
+    order = stable_order(place)
+    place, seq = place[order], seq[order]
+    return bool(((place[1:] > place[:-1]) | (seq[1:] > seq[:-1])).all())
+
+
 def _hashes(table: Table) -> NDArray[np.uint64]:
     """A hash of each row's key."""
-    keys = [_values(table.columns[name]) for name in _KEY if table.has(name)]
     hashes = np.zeros(len(table), np.uint64)
-    for begin in range(0, len(table), _ROWS_AT_ONCE):
-        mixed = hashes[begin : begin + _ROWS_AT_ONCE]
-        for key in keys:
-            mixed ^= key[begin : begin + _ROWS_AT_ONCE].astype(np.uint64)
-            mixed *= np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
+    for name in _KEY:
+        if table.has(name):
+            hashes ^= _values(table.columns[name]).astype(np.uint64)
+            hashes *= np.uint64(0x9E3779B97F4A7C15)
+            hashes ^= hashes >> np.uint64(29)
     return hashes
 
 

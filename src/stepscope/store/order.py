@@ -8,7 +8,6 @@ temporary memory small: copying a table of millions of rows costs more than sort
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,25 +17,42 @@ from stepscope.window import Column, Ints, Rows, Strings, stable_order
 
 BLOCK = 1 << 17
 """Smallest number of rows that are sorted at a time."""
+PIECE = 1 << 12
+"""Rows in which a cut is looked for at a time."""
+_MOST = np.iinfo(np.int64).max
 
 
 def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
     """The columns sorted by rank and time; the sort is stable."""
     ranks, times = _numbers(columns["rank"]), _numbers(columns[time])
-    orders = [(part, order) for part in _parts(ranks)
+    orders = [(part, order) for part in by_rank(ranks)
               if (order := _order(ranks[part], times[part])) is not None]  # fmt: skip
     return {name: _moved(column, orders) for name, column in columns.items()} if orders else columns
 
 
-def _parts(ranks: Ints) -> Iterator[slice]:
+def by_rank(ranks: Ints) -> Iterator[slice]:
     """Parts of adjacent rows; all ranks in a part are lower than those in later parts."""
-    highest = np.maximum.accumulate(ranks)
-    lowest = np.minimum.accumulate(ranks[::-1])[::-1]
-    cuts = np.flatnonzero(highest[:-1] < lowest[1:]) + 1
-    wanted = np.arange(BLOCK, ranks.size, BLOCK)
-    chosen = np.unique(np.append(cuts, ranks.size)[np.searchsorted(cuts, wanted)])
-    bounds = [0, *chosen.tolist(), ranks.size]
-    yield from (slice(a, b) for a, b in pairwise(bounds) if b > a)
+    if not ranks.size:
+        return
+    begins = np.arange(0, ranks.size, PIECE)
+    highest = np.maximum.accumulate(np.maximum.reduceat(ranks, begins))
+    lowest = np.minimum.accumulate(np.minimum.reduceat(ranks, begins)[::-1])[::-1]
+    around = zip(begins[1:].tolist(), highest.tolist(), [*lowest[2:].tolist(), _MOST], strict=False)
+    first, wanted = 0, BLOCK
+    for begin, before, after in around:
+        if begin >= wanted and (cuts := _cuts(ranks[begin : begin + PIECE], before, after)).size:
+            yield slice(first, begin + int(cuts[0]))
+            first = begin + int(cuts[0])
+            wanted = (first // BLOCK + 1) * BLOCK
+    yield slice(first, ranks.size)
+
+
+def _cuts(piece: Ints, before: int, after: int) -> Rows:
+    """Where all earlier ranks are lower than all later ones, given the highest one before the piece
+    and the lowest one after it."""
+    highest = np.maximum.accumulate(np.append(before, piece[:-1]))
+    lowest = np.minimum(np.minimum.accumulate(piece[::-1])[::-1], after)
+    return np.flatnonzero(highest < lowest)
 
 
 def _order(ranks: Ints, times: Ints) -> Rows | None:

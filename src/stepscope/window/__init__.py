@@ -4,7 +4,7 @@
 """
 
 from stepscope.window.intervals import Union, union
-from stepscope.window.numbering import numbered, occurrence, stable_order
+from stepscope.window.numbering import numbered, occurrence, ordered, stable_order
 from stepscope.window.table import (
     NULL,
     PART,
@@ -37,6 +37,7 @@ __all__ = [
     "joined",
     "numbered",
     "occurrence",
+    "ordered",
     "stable_order",
     "taken",
     "union",

@@ -103,7 +103,9 @@ Column = Ints | Floats | Mask | Strings
 
 def taken(column: Column, rows: Rows | slice) -> Column:
     """The given rows of a column; adjacent rows, given by a slice, are not copied."""
-    return column[rows] if isinstance(column, np.ndarray) else column.take(rows)
+    if isinstance(column, Strings):
+        return column.take(rows)
+    return column[rows] if isinstance(rows, slice) else column.take(rows)  # faster than [rows]
 
 
 class _Taken(Mapping[str, Column]):

@@ -61,7 +61,7 @@ def stragglers(
     excess = log_ratios(own, groups, pad)
     floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
     worst = stats.worst_stretch(excess, floor / 2)
-    noise = stats.pooled_noise(excess, floor / 2)
+    noise = stats.pooled_noise(excess, floor / 2, worst)
     runs = steps * (steps + 1) // 2
     needed = stats.threshold(FALSE_ALARMS, tests * runs, noise.samples)
     inside = worst.inside(steps)

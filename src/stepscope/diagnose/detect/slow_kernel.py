@@ -115,7 +115,7 @@ def _significance(excess: Floats, worst: stats.Stretches, tests: int) -> tuple[F
     between = max(stats.sigma(level), stats.NOISE_FLOOR)
     within = np.zeros(len(level))
     if excess.shape[1] > 1:
-        within = stats.pooled_noise(excess, math.log1p(EFFECT) / 2).of_mean(worst.length)
+        within = stats.pooled_noise(excess, math.log1p(EFFECT) / 2, worst).of_mean(worst.length)
     known = int(np.isfinite(level).sum())
     needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], known)
     return worst.mean / np.hypot(between, within), needed

@@ -163,7 +163,8 @@ def episode(series: Floats) -> tuple[StepChange, int] | None:
     usual_around = first >= 2 and count - stop >= 2
     if stop - first < 2 or not usual_around or float(np.mean(inside > allowed)) < REGULAR:
         return None
-    z = float(worst.mean[0]) / float(stats.pooled_noise(blocks, allowed).of_mean(worst.length)[0])
+    noise = stats.pooled_noise(blocks, allowed, worst).of_mean(worst.length)
+    z = float(worst.mean[0]) / float(noise[0])
     if z < stats.threshold(FALSE_ALARMS, count * count, count):
         return None
     begin, end = lead + first * BLOCK, lead + stop * BLOCK

@@ -161,7 +161,7 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     excess = log_ratios(blocks, groups, pad)
     floor = effect_floor(stats.step_noise(log_ratios(own, groups, pad)))
     worst = stats.worst_stretch(excess, floor / 2)
-    noise = stats.pooled_noise(excess, floor / 2)
+    noise = stats.pooled_noise(excess, floor / 2, worst)
     needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], noise.samples)
     z = worst.mean / noise.of_mean(worst.length)
     high = (excess > floor / 2) & worst.inside(excess.shape[1])

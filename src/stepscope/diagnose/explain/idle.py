@@ -26,7 +26,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import LOADER, SAMPLE_NS, Samples, compiles
-from stepscope.window import NULL, Floats, Ints, Table, Union, union
+from stepscope.window import NULL, Floats, Ints, Table, Union, Window, union
 
 MOST_PEERS = 8
 """Enough for a median; each costs a pass over its rows. Our simulator."""
@@ -101,18 +101,27 @@ def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
     """When some rows of the grid computed or communicated; None where it was not recorded."""
 
     def place(table: Table) -> Ints:
-        row = job.line.rows(table.ints("rank"))
-        return np.where(np.isin(row, rows), row, -1)
+        return job.line.rows(table.ints("rank"))
 
-    at_work = busy(job.window, place, axis)
-    comm = job.window.table("comm_ops")
+    window = _about(job, rows)
+    at_work = busy(window, place, axis)
+    comm = window.table("comm_ops")
     if at_work is None or comm is None or not comm.has("end_ns"):
         return at_work
-    row, end = place(comm), comm.ints("end_ns")
-    known = (row >= 0) & (end != NULL)
-    start = axis.at(row[known], arrivals(comm)[known])
-    return union(np.concatenate((at_work.start, start)),
-                 np.concatenate((at_work.end, axis.at(row[known], end[known]))))  # fmt: skip
+    comm = comm.take(comm.ints("end_ns") != NULL)
+    row = place(comm)
+    start, end = axis.at(row, arrivals(comm)), axis.at(row, comm.ints("end_ns"))
+    return union(np.concatenate((at_work.start, start)), np.concatenate((at_work.end, end)))
+
+
+def _about(job: Observed, rows: Ints) -> Window:
+    """The window with only some rows of the grid."""
+    near = np.zeros(len(job.line.ranks) + 1, np.bool_)  # the last one is for other ranks
+    near[rows] = True
+    tables = {name: table.take(near[job.line.rows(table.ints("rank"))])
+              for name in ("phases", "kernels", "comm_ops")
+              if (table := job.window.table(name)) is not None}  # fmt: skip
+    return Window(job.window.job, tables)
 
 
 class IdleFunction:

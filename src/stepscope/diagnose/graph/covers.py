@@ -76,9 +76,9 @@ def _of(lanes: Lanes, table: Table, wanted: Ints) -> tuple[Table, Ints]:
     """The rows of the wanted lanes, and their lanes."""
     chosen = np.zeros(len(lanes) + 1, np.bool_)
     chosen[wanted] = True
-    lane = lanes.of(table)
-    kept = chosen[lane]  # -1 is the last entry, which is False
-    return table.take(kept), lane[kept]
+    # -1 is the last entry, which is False
+    rows = table.take(np.concatenate([chosen[lanes.of(part)] for _, part in table.parts()]))
+    return rows, lanes.of(rows)
 
 
 def _placed(lanes: Lanes, rows: Table, lane: Ints) -> tuple[Axis | None, Ints, Ints]:

@@ -134,8 +134,8 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     window = lanes.about(window)
     comm = window.tables["comm_ops"]
     lane = lanes.when(comm, arrivals(comm))
-    known = (lane >= 0) & _took_place(comm)
-    comm, lane = comm.take(known), lane[known]
+    known = np.flatnonzero((lane >= 0) & _took_place(comm))
+    near, comm, lane = comm, comm.take(known), lane[known]
     window = replace(window, tables={**window.tables, "comm_ops": comm})  # the others are let go
     begin, finish = _steps(line, columns)
     arrive = arrivals(comm)
@@ -147,6 +147,7 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
     before = gates.before(lane, arrive)
     last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
+    comm = near.take(known)  # of what is copied now the graph needs little
     return StepGraph(lanes, comm, lane, op, arrive, end, before, begin, finish, last)
 
 

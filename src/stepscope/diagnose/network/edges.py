@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -116,8 +117,15 @@ def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) ->
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
     first = min(ranks)
-    whole, part = (tuple(rank - first for rank in some) for some in (ranks, members))
+    whole, part = _relative(ranks), tuple(rank - first for rank in members)
     pair, per_host = max(ends) >= 0, tuple(sorted(Counter(layout).values()))
     apart = (group.kind, whole, members[-1] - members[0], layout)
     return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
                  pair, ("" if pair else group.kind, per_host), apart)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _relative(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks relative to the first one, once for the places of a group that follow each other."""
+    first = min(ranks)
+    return tuple(rank - first for rank in ranks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match, sent_between
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table, stable_order
+from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, stable_order
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -80,7 +81,8 @@ class Rates:
 
 
 def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
-    return np.asarray(np.log(taken_ns / usual_ns))
+    ratio = taken_ns / usual_ns
+    return np.log(ratio, out=ratio)  # of millions of transfers
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class DeviceTransfers:
     alone: Mask
     """Whether their kernels move nothing to or from other peers, and so end with them."""
 
-    def only(self, kept: Mask) -> DeviceTransfers:
-        if kept.all():
+    def only(self, kept: Mask | slice) -> DeviceTransfers:
+        if isinstance(kept, np.ndarray) and kept.all():
             return self  # millions of rows
         return DeviceTransfers(self.places, *(getattr(self, name)[kept] for name in _COLUMNS))
 
@@ -159,15 +161,18 @@ def _key(operators: DeviceTransfers, alike: Ints) -> Ints:
 
 def _usual_ns_per_byte(operators: DeviceTransfers, alike: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
-    ns_per_byte = operators.transfer_ns / operators.size_bytes
     key = _key(operators, alike)
-    order = stable_order(key)
-    begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-    middle = [np.partition(same, same.size // 2)[same.size // 2]
-              for same in np.split(ns_per_byte[order], begins[1:])]  # fmt: skip
-    out = np.empty_like(ns_per_byte)
-    out[order] = np.repeat(middle, np.diff(np.append(begins, order.size)))
-    return out
+    count = np.bincount(key)
+    there = np.flatnonzero(count)
+    ns_per_byte = (operators.transfer_ns / operators.size_bytes)[stable_order(key)]
+    usual = np.full(count.size, np.nan)
+    usual[there] = [*map(_middle, np.split(ns_per_byte, np.cumsum(count[there])[:-1]))]
+    return usual[key]
+
+
+def _middle(values: Floats) -> float:
+    values.partition(values.size // 2)
+    return float(values[values.size // 2])
 
 
 def device_transfers(job: Observed) -> DeviceTransfers | None:
@@ -182,48 +187,132 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    compared = comm.strings("op").equals(*COMPARED)
-    column = np.where(compared, job.line.columns(comm.ints("step")), -1)
-    places = Places(job.window, comm.strings("group").values)
-    parts = [part for rows in _portions(column)
-             if (part := _matched(job, places, comm.take(rows))) and part.place.size]  # fmt: skip
-    return _joined(_long_enough(job, parts)) if parts else None
+    pairing = _Pairing(Places(job.window, comm.strings("group").values))
+    column = _columns(job, comm)
+    parts = (part for rows in _portions(column)
+             for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
+    moved = _joined(parts, len(comm))
+    return None if moved is None else _long_enough(job, moved)
 
 
-def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:
+def _columns(job: Observed, comm: Table) -> Small:
+    """The column of each row's step; -1 for rows that are not compared."""
+    columns = np.empty(len(comm), np.int32)
+    for at, part in comm.parts():
+        compared = part.strings("op").equals(*COMPARED)
+        columns[at] = np.where(compared, job.line.columns(part.ints("step")), -1)
+    return columns
+
+
+def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
     """Without the small operators of places where these take less than could cost anything."""
-    small = [one.size_bytes < LEAST_BYTES for one in parts]
-    took = np.zeros(len(parts[-1].places))
-    for one, few in zip(parts, small, strict=True):
-        np.add.at(took, one.place[few], one.transfer_ns[few])
-    steps = np.unique(np.concatenate([np.unique(one.column) for one in parts]))
+    small = moved.size_bytes < LEAST_BYTES
+    took = stats.sums(
+        moved.place[small].astype(np.int64), moved.transfer_ns[small], len(moved.places)
+    )
+    steps = np.flatnonzero(np.bincount(moved.column))
     least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
-    return [one.only(~few | (took >= least)[one.place])
-            for one, few in zip(parts, small, strict=True)]  # fmt: skip
+    kept = ~small | (took >= least)[moved.place]
+    for name in _COLUMNS if not kept.all() else ():
+        column = getattr(moved, name)
+        column[: kept.sum()] = column[kept]  # a copy of all of them would be large
+    return moved.only(slice(int(kept.sum())))
 
 
-def _portions(column: Ints) -> Iterator[Ints]:
+def _portions(column: Small) -> Iterator[Ints]:
     """The rows of a few steps at a time, to keep sorting cheap; large jobs are subsampled."""
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
-    portion = np.where((column >= 0) & (column % every == 0), column // at_once, -1)
-    portion = portion.astype(np.int32)
+    portion = column // at_once
+    if every > 1:
+        portion[column % every != 0] = -1
     for number in range(-(-steps // at_once)):
         rows = np.flatnonzero(portion == number)
         if rows.size:
             yield rows
 
 
-def _matched(job: Observed, places: Places, comm: Table) -> DeviceTransfers | None:
+class _Pairing:
+    """Finds the receives and the places of sends: mostly they are the same in each step."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._ends: list[NDArray[Any]] = []
+
+    def of(self, comm: Table) -> tuple[Sent, Small]:
+        """The sends and receives of a portion, and the place of each pair; -1 if unknown."""
+        ends: list[NDArray[Any]] = [comm.strings("op").codes, comm.strings("group").codes,
+                                    comm.ints("rank"), comm.ints("peer")]  # fmt: skip
+        if not self._ends or not self._holds_for(ends, comm.ints("seq")):
+            self._ends, self._sent = ends, sent_between(comm)
+            self._place = self._places_of(comm, self._sent)
+        return self._sent, self._place
+
+    def _holds_for(self, ends: list[NDArray[Any]], seq: Ints) -> bool:
+        same = all(np.array_equal(*both) for both in zip(ends, self._ends, strict=True))
+        return same and self._sent.holds_for(seq)
+
+    def _places_of(self, comm: Table, sent: Sent) -> Small:
+        """The place of each pair; those of collectives get their numbers among them, by group."""
+        some = sent.pairs > 0
+        first = comm.take(sent.rows[sent.begins[some, 0]])
+        together = ~comm.strings("op").equals(*POINT_TO_POINT)
+        groups = distinct(comm.strings("group").codes[together].astype(np.int64))
+        groups = groups[groups >= 0]
+        group = np.concatenate((first.strings("group").codes.astype(np.int64), groups))
+        source, target = (np.append(first.ints(name), np.full(groups.size, -1))
+                          for name in ("rank", "peer"))  # fmt: skip
+        place = self.places.of(Ends(group, source, target))[: len(first)]
+        known = np.array([bool(one.members) for one in self.places.known], np.bool_)
+        each = np.where(known[place], place, -1).astype(np.int32)
+        return np.repeat(each, sent.pairs[some])
+
+
+def _matched(pairing: _Pairing, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
     """The operators of some rows of which no member is missing."""
+    if comm.has("match"):
+        yield from _operators(pairing.places, comm, column)
+        return
+    yield _sends(pairing, comm, column)  # first, as it numbers the places of both
+    together = ~comm.strings("op").equals(*POINT_TO_POINT)
+    yield from _operators(pairing.places, comm.take(together), column[together])
+
+
+def _sends(pairing: _Pairing, comm: Table, column: Small) -> DeviceTransfers:
+    """Sends with their receives, as `_operators`, but in a third of the time: rows need no sorting
+    by operator if both are compared as columns."""
+    sent, place = pairing.of(comm)
+    sends, receives = map(comm.take, sent.matched)
+    size, at, other = sends.ints("bytes"), *(column[rows] for rows in sent.matched)
+    usable = _timed(sends) & _timed(receives) & (size > 0) & (size == receives.ints("bytes"))
+    usable &= (at == other) & (place >= 0)
+    lasted = (one.ints("end_ns") - one.ints("start_ns") for one in (sends, receives))
+    shares = _shares_kernel(comm)
+    return DeviceTransfers(
+        pairing.places.known, place, at, size,
+        _octave(size).astype(np.int32), np.minimum(*lasted).astype(np.float64),
+        np.maximum(sends.ints("end_ns"), receives.ints("end_ns")),
+        ~(shares[sent.matched[0]] | shares[sent.matched[1]]),
+    ).only(usable)  # fmt: skip
+
+
+def _timed(comm: Table) -> Mask:
+    return np.asarray((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
+
+
+def _octave(size_bytes: Ints) -> Floats:
+    return np.asarray(np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE))
+
+
+def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
     matched = match(comm)
     if not matched.order.size:
-        return None
+        return
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
-    column = job.line.columns(table.ints("step"))
-    known = (start != NULL) & (end != NULL) & (size > 0)
+    column = column[matched.order]
+    known = _timed(table) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     place = places.of(Ends.of(table, begins))
     members = np.array([len(one.members) for one in places.known], np.int64)
@@ -234,20 +323,28 @@ def _matched(job: Observed, places: Places, comm: Table) -> DeviceTransfers | No
         & (members[place] == np.diff(matched.bounds))
     )
     at, op = begins[usable], table.strings("op")
-    octave = np.rint(np.log2(size[at]) * SIZES_PER_OCTAVE)
-    name = np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at]
-    return DeviceTransfers(
-        places.known, place[usable].astype(np.int32), column[at].astype(np.int32), size[at],
-        (name * 2 * SIZES_PER_OCTAVE * 64 + octave).astype(np.int32),
+    name = np.where(op.equals(*POINT_TO_POINT), 0, op.codes + 1)[at]
+    yield DeviceTransfers(
+        places.known, place[usable].astype(np.int32), column[at], size[at],
+        (name * 2 * SIZES_PER_OCTAVE * 64 + _octave(size[at])).astype(np.int32),
         np.minimum.reduceat(lasted, begins)[usable].astype(np.float64),
         np.maximum.reduceat(end, begins)[usable],
         ~np.logical_or.reduceat(_shares_kernel(comm)[matched.order], begins)[usable],
     )  # fmt: skip
 
 
-def _joined(parts: Sequence[DeviceTransfers]) -> DeviceTransfers:
-    columns = (np.concatenate([getattr(one, name) for one in parts]) for name in _COLUMNS)
-    return DeviceTransfers(parts[-1].places, *columns)
+def _joined(parts: Iterator[DeviceTransfers], most: int) -> DeviceTransfers | None:
+    """All of these, at most so many: each part is let go before the next one is made."""
+    columns: list[NDArray[Any]] = []
+    size = 0
+    for part in parts:
+        values = [getattr(part, name) for name in _COLUMNS]
+        # memory that is never written to costs nothing
+        columns = columns or [np.empty(most, one.dtype) for one in values]
+        for column, one in zip(columns, values, strict=True):
+            column[size : size + one.size] = one
+        size += part.place.size
+    return DeviceTransfers(part.places, *(one[:size] for one in columns)) if size else None
 
 
 def _shares_kernel(comm: Table) -> Mask:
@@ -259,6 +356,9 @@ def _shares_kernel(comm: Table) -> Mask:
         return shared
     rank, start, peer = (comm.ints(name)[sent] for name in ("rank", "start_ns", "peer"))
     # they are called one after the other, and rows are in this order
-    begins = np.flatnonzero(np.append(True, (np.diff(rank) != 0) | (np.diff(start) != 0)))
+    apart = (np.diff(rank) != 0) | (np.diff(start) != 0)
+    if not (~apart & (np.diff(peer) != 0)).any():
+        return shared
+    begins = np.flatnonzero(np.append(True, apart))
     shared[sent] = np.repeat(stats.varies(peer, begins), np.diff(np.append(begins, sent.size)))
     return shared

@@ -96,7 +96,9 @@ def _find_slow_places(job: Observed) -> SlowPlaces | None:
     always = own > fast  # by all of its steps, so that the noise of a single one does not matter
     limit = np.maximum(math.log(RATIO), np.where(always, 0.0, SIGMAS * noise))[:, None]
     known = np.isfinite(excess)
-    times = np.exp(rates.single.slowness - fast[rates.single.place])
+    times = rates.single.slowness
+    times -= fast[rates.single.place]
+    np.exp(times, out=times)  # there are millions of them
     held_up = _held_up(job, rates, times, classes)
     slow = known & ((np.nan_to_num(excess) > limit) | held_up)
     known &= slow | ~_without_scale(known, slow, alike)[:, None]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.diagnose.numeric import compiled
 from stepscope.window import Floats, Ints, Mask
@@ -42,7 +44,7 @@ def median(values: Floats) -> float:
     return float(known[low] + known[high]) / 2
 
 
-def varies(values: Ints, begins: Ints) -> Mask:
+def varies(values: NDArray[np.signedinteger[Any]], begins: Ints) -> Mask:
     """Whether the values of each section, from one begin to the next, differ."""
     differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
     return differs
@@ -185,12 +187,15 @@ class Noise:
         return self.sigma * self.memory / np.sqrt(np.maximum(length, 1))
 
 
-def pooled_noise(excess: Floats, allowance: float) -> Noise:
+def pooled_noise(excess: Floats, allowance: float, up: Stretches) -> Noise:
     """Scatter of all rows around two levels each: inside and outside of their worst stretch.
 
     A row may differ upwards or downwards: in a pair, the excess of one is the deficit of the other.
+
+    Args:
+        up: the worst stretches with the same allowance.
     """
-    up, down = worst_stretch(excess, allowance), worst_stretch(-excess, allowance)
+    down = worst_stretch(-excess, allowance)
     higher = up.mean * np.sqrt(up.length) >= down.mean * np.sqrt(down.length)
     columns = excess.shape[1]
     inside = np.where(higher[:, None], up.inside(columns), down.inside(columns))

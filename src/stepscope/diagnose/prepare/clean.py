@@ -15,7 +15,7 @@ from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
-from stepscope.window import NULL, Mask, Table, Window
+from stepscope.window import NULL, Ints, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
@@ -65,17 +65,21 @@ def _possible(name: str, table: Table) -> Mask:
         if column in TIMES:
             possible &= table.ints(column) != NULL
     for column in filter(table.has, TIMES):
-        times = table.ints(column)
-        possible &= (times == NULL) | ((times >= 0) & (times < LATEST_NS))
+        possible &= _within(table.ints(column), LATEST_NS, nullable=True)
     for column in filter(table.has, DURATIONS):
-        lengths = table.ints(column)
         nullable = column not in REQUIRED.get(name, ())
-        possible &= ((lengths >= 0) & (lengths < LONGEST_NS)) | (nullable & (lengths == NULL))
+        possible &= _within(table.ints(column), LONGEST_NS, nullable)
     if name in ("comm_ops", "losses") and table.has("end_ns"):
         possible &= _in_order(table, "enqueue_ns" if name == "comm_ops" else "start_ns")
     if table.has("value"):
         possible &= np.isfinite(table.floats("value"))
     return possible
+
+
+def _within(values: Ints, limit: int, nullable: bool) -> Mask | bool:
+    if values.size and values.min() >= 0 and values.max() < limit:
+        return True  # mostly, and faster
+    return np.asarray(((values >= 0) & (values < limit)) | (nullable & (values == NULL)))
 
 
 def _in_order(table: Table, begin: str) -> Mask:

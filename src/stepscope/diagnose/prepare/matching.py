@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, occurrence, stable_order
+from stepscope.window import NULL, Ints, Mask, Rows, Table, Window, numbered, ordered, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
 SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
@@ -58,13 +58,67 @@ def match(table: Table) -> Matched:
 
 def _pairs(table: Table, group: Ints, known: Mask) -> Ints:
     """Numbers the point-to-point pairs: the k-th Send of a direction with its k-th Recv."""
-    rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
-    sends = table.strings("op").equals("Send")[known]
-    direction = numbered(group[known], np.where(sends, rank, peer), np.where(sends, peer, rank))
-    place = occurrence(numbered(direction, sends.astype(np.int64)), seq)
+    sent = Sent.of(table, group, known)
+    most = sent.counts.max(axis=1)
+    first = np.repeat(np.cumsum(most) - most, 2) - sent.begins.ravel()
     pairs = np.full(known.shape, -1, np.int64)
-    pairs[known] = numbered(direction, place)
+    pairs[sent.rows] = np.repeat(first, sent.counts.ravel()) + np.arange(sent.rows.size)
     return pairs
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Sends and receives, ordered by group, source and target; of each such direction the sends
+    come first, and both are in the order of their calls."""
+
+    rows: Rows
+    counts: Ints
+    """`[direction, 2]`: the number of sends, and of receives."""
+
+    @classmethod
+    def of(cls, table: Table, group: Ints, known: Mask) -> Sent:
+        """Orders the known rows."""
+        rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
+        received = table.strings("op").equals("Recv")[known]
+        source, target = np.where(received, peer, rank), np.where(received, rank, peer)
+        end = 2 * numbered(group[known], source, target) + received
+        counts = np.bincount(end, minlength=2 * (int(end.max(initial=-1)) // 2 + 1))
+        return cls(np.flatnonzero(known)[ordered(end, seq)], counts.reshape(-1, 2))
+
+    @cached_property
+    def begins(self) -> Ints:
+        """`[direction, 2]`: where sends and receives begin in `rows`."""
+        return (np.cumsum(self.counts) - self.counts.ravel()).reshape(-1, 2)
+
+    @cached_property
+    def pairs(self) -> Ints:
+        """`[direction]`: the number of sends that have a receive."""
+        return np.asarray(self.counts.min(axis=1))
+
+    @cached_property
+    def matched(self) -> tuple[Rows, Rows]:
+        """The sends that have a receive, and their receives."""
+        nth = np.arange(int(self.pairs.sum())) - np.repeat(
+            np.cumsum(self.pairs) - self.pairs, self.pairs
+        )
+        send, receive = (self.rows[np.repeat(begin, self.pairs) + nth] for begin in self.begins.T)
+        return send, receive
+
+    def holds_for(self, seq: Ints) -> bool:
+        """Whether rows of the same ranks and peers, but with these numbers, have this order."""
+        seq = seq[self.rows]
+        rises = seq[1:] > seq[:-1]
+        begins = self.begins[(self.begins > 0) & (self.begins < seq.size)]
+        rises[begins - 1] = True
+        return bool(rises.all())
+
+
+def sent_between(table: Table) -> Sent:
+    """The sends and receives of `comm_ops` whose peers are known."""
+    group = table.strings("group").codes
+    known = table.strings("op").equals(*POINT_TO_POINT) & (group >= 0)
+    known &= (table.ints("rank") >= 0) & (table.ints("peer") > UNKNOWN_PEER)
+    return Sent.of(table, group.astype(np.int64), known)
 
 
 def _numbered(known: Mask, *columns: Ints) -> Ints:

@@ -137,8 +137,9 @@ def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:
     """Whether the collector says which phases contain waiting, or records the operators."""
-    blocking = _blocking(window, rows, BLOCKING_KINDS) is not None
-    return _marks_waiting(window, rows) or blocking
+    if _marks_waiting(window, rows):
+        return True
+    return _blocking(window, rows, BLOCKING_KINDS) is not None
 
 
 def _marks_waiting(window: Window, rows: PhaseRows) -> bool:
