@@ -48,6 +48,7 @@ from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.detect.planned_pauses import planned_steps
+from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.finding import (
     Candidate,
     Diagnosis,
@@ -84,6 +85,7 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.views.timeline import LEAST_FASTER
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -163,7 +165,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
 def _undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
     return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED))  # fmt: skip
+            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED)
+            or _too_brief(job))  # fmt: skip
 
 
 def find_hang(window: Window) -> Diagnosis | None:
@@ -457,6 +460,22 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
         said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"
     return said
+
+
+def _too_brief(job: Observed) -> str:
+    """The same for a job whose steps became much longer, with too few steps before or after it."""
+    skip, steps = job.line.warm_up, job.line.steps
+    change = sudden(job.period_ns[skip:], LEAST_FASTER)
+    if change is None:
+        return ""
+    after = len(steps) - skip - change.split
+    if (1 - 1 / change.ratio) * after <= MOST_UNEXPLAINED * (len(steps) - skip):
+        return ""
+    few = min(change.split, after)
+    return (
+        f"steps take {change.ratio:.2f} times as long from step {steps[skip + change.split]}, but "
+        f"only {few} steps {'before' if few == change.split else 'after'} that were recorded"
+    )
 
 
 def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
