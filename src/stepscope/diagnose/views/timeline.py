@@ -20,9 +20,9 @@ FIRST_SHARE, FEW_STEPS = 0.34, 20
 """Of fewer than twenty steps from the very start of a job, a third is warm-up: two of six. Our
 simulator."""
 FASTER, LEAST_FASTER = 1.1, 2
-"""Warming up makes steps slower. Of the first steps, so many in a row that usual steps take this many
-times as long as they are not warm-up, but show what a step took before all became slower: as
-`step_time.LEAST_RISE`. A single one may have been cut off by the begin of the recording."""
+"""Warming up makes steps slower. If usual steps take this many times as long as some of the first
+ones, so many in a row, these are no warm-up, but show what a step took before: as
+`step_time.LEAST_RISE`. A single one may have been cut off where the recording begins. Our choice."""
 LONGEST_PERIOD = 1000
 """If a step starts this many median steps after the previous one, the clock jumped, or it is
 another run. Our simulator."""
