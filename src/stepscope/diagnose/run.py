@@ -46,7 +46,7 @@ from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.periods import periods
-from stepscope.diagnose.detect.planned_pauses import planned_steps
+from stepscope.diagnose.detect.planned_pauses import pauses_of_all, planned_steps
 from stepscope.diagnose.finding import (
     Candidate,
     Diagnosis,
@@ -118,8 +118,9 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     known_as = _known(found)
     state = known_as.state
-    planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
-    known = ledger(series, job.line.warm_up, verdicts, planned, job.cycle.length)
+    planned, slowed = planned_steps(job), _slowed_by_culprits(job, found.blamed)
+    known = ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
+                   pauses_of_all(job, planned & slowed))  # fmt: skip
     unaccounted = ""
     if state == "healthy":
         unaccounted = undecided(job, settings, known) or blocking_calls.undecided(window, dropped)
