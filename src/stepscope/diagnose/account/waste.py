@@ -138,7 +138,7 @@ def stretch(
     if stop - first < WITHIN or worst.mean[0] <= ordinary:
         return None
     first, stop = _unlike(share, first, stop)
-    change = _bits_of_change(*_divided(share, first, stop))
+    change = _bits_of_change(*_divided(share, first, stop), later=first > 0)
     if change <= 0:  # nothing says that the other steps differ
         first, stop = 0, share.size
     loss = _loss(share, first, stop)
@@ -230,12 +230,16 @@ def _in_blocks(share: Floats) -> Floats:
     return np.asarray(blocks.mean(axis=1))
 
 
-def _bits_of_change(inside: Floats, outside: Floats) -> float:
+def _bits_of_change(inside: Floats, outside: Floats, later: bool) -> float:
     """Evidence that steps inside differ from those outside, less the bits to name both ends.
 
     By chance a block lies beyond the others' quartile once in four times: two bits each.
+
+    Args:
+        later: whether it did not begin with the first step. If it ended, steps may have become
+            longer for another reason, so that the same time is a smaller share of them.
     """
-    if (exact := _bits_of_order(inside, outside)) > 0:
+    if later and (exact := _bits_of_order(inside, outside)) > 0:
         return exact
     inside, outside = _in_blocks(inside), _in_blocks(outside)
     least = min(inside.size, outside.size)

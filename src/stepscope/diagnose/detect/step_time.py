@@ -150,7 +150,9 @@ def sudden(series: Floats, either: int = LEAST_EITHER) -> StepChange | None:
     if level <= 0 or series.size < LEAST_SUDDEN:
         return None
     logs = np.log(np.clip(series, level / 100, CLIP * level))
-    split = stats.split_point(logs, either, series.size - either)
+    split = stats.split_point(logs, 1, series.size - 1)
+    if not either <= split <= series.size - either:
+        return None
     before, after = logs[:split], logs[split:]
     rise = stats.median(after) - stats.median(before)
     left = np.concatenate((before - stats.median(before), after - stats.median(after)))
@@ -159,7 +161,8 @@ def sudden(series: Floats, either: int = LEAST_EITHER) -> StepChange | None:
     needed = max(SUDDEN, stats.threshold(BRIEF_ALARMS, series.size, known))
     if rise < max(math.log(LEAST_RISE), needed * scatter):
         return None
-    if np.nanquantile(before, 1 - TAIL) >= np.nanquantile(after, TAIL):
+    slowest = np.nanquantile(before, 1 - TAIL, method="higher")
+    if slowest >= np.nanquantile(after, TAIL, method="lower"):
         return None
     before_ns, after_ns = stats.median(series[:split]), stats.median(series[split:])
     return StepChange(split, after_ns / before_ns, before_ns, after_ns, rise / scatter)

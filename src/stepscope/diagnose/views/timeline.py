@@ -64,7 +64,8 @@ class Timeline:
     def warm_up(self) -> int:
         """The number of first columns that are warm-up and not judged.
 
-        Steps that are faster than most later ones do not warm up, nor does anything after them.
+        Steps that are faster than most later ones do not warm up, nor does anything after them,
+        unless they become faster yet.
         """
         share = WARM_UP_SHARE
         if not self.is_trace and len(self.steps) and self.steps[0] < WARM_UP_STEPS:
@@ -73,9 +74,10 @@ class Timeline:
         usual_ns = stats.median(self.job_period_ns[most:])
         period = self.job_period_ns[:most]
         calm = period < FASTER * usual_ns
-        fast = FASTER * period < usual_ns
-        return next((at for at in range(most - LEAST_FASTER + 1)
-                     if calm[at:].all() and fast[at : at + LEAST_FASTER].all()), most)  # fmt: skip
+        fast = FASTER * self.job_period_ns < usual_ns
+        return next((at for at in range(most)
+                     if calm[at:].all() and fast[at : at + LEAST_FASTER].all()
+                     and period[at] < FASTER * period[at:].min()), most)  # fmt: skip
 
     @cached_property
     def typical_ns(self) -> float:
