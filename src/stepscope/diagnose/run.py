@@ -123,7 +123,13 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
                    pauses_of_all(job, planned & slowed))  # fmt: skip
     unaccounted = ""
     if state == "healthy":
-        unaccounted = undecided(job, settings, known) or blocking_calls.undecided(window, dropped)
+        some = settings.methods and registry.DEFAULT not in settings.methods
+        unaccounted = "only some methods were asked for" if some else ""
+        unaccounted = (
+            unaccounted
+            or undecided(job, settings, known)
+            or blocking_calls.undecided(window, dropped)
+        )
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
     return Diagnosis(

@@ -33,8 +33,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     """For each rank the finding that explains most of its excess.
 
     A lasting slowdown replaces a storm of collections with no larger excess. Spikes with more than
-    twice the excess of a lasting slowdown replace it, and with half of it if the rank is not slow in
-    the median of its steps.
+    twice the excess of a lasting slowdown replace it, and with half of it if the rank is not slow
+    in the median of its steps.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
     spikes = (one for one in found if _suspect(one).spikes)

@@ -17,7 +17,6 @@ from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.finding import Ledger
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.registry import DEFAULT
 from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.diagnose.views.timeline import LEAST_FASTER
@@ -39,8 +38,6 @@ def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
     """Why a job in which nothing was found may not be called healthy; empty where it may."""
-    if settings.methods and DEFAULT not in settings.methods:
-        return "only some methods were asked for"
     if not settings.slowdowns or desync.applies(job.window):
         return desync.undecided(job.window)
     if not len(job.line.steps):

@@ -22,7 +22,7 @@ simulator."""
 FASTER, LEAST_FASTER = 1.1, 2
 """Warming up makes steps slower. If usual steps take this many times as long as some of the first
 ones, so many in a row, these are no warm-up, but show what a step took before: as
-`step_time.LEAST_RISE`. A single one may have been cut off where the recording begins. Our choice."""
+`step_time.LEAST_RISE`. A single one may have been cut off by the recorder. Our choice."""
 LONGEST_PERIOD = 1000
 """If a step starts this many median steps after the previous one, the clock jumped, or it is
 another run. Our simulator."""
