@@ -38,3 +38,12 @@ def test_stalls_that_are_no_collections_are_none() -> None:
 
 def test_what_one_rank_does_is_its_own() -> None:
     assert not [one for one in verdicts(by_turns(1, 150)) if one.cause == "gc" and not one.ranks]
+
+
+def test_where_some_rank_pauses_in_every_step_the_cost_is_what_steps_vary_with() -> None:
+    """A hundred ranks that collect every hundredth step each leave no step without a pause."""
+    every = [Fault((step % 8,), "forward-compute", step, step + 1, ms=30 + 7 * (step % 11), gc=True)
+             for step in range(STEPS)]  # fmt: skip
+    (one,) = verdicts(every)
+    assert (one.cause, one.ranks) == ("gc", ())
+    assert one.lost_fraction is not None and 0.3 <= one.lost_fraction <= 0.5

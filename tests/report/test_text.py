@@ -135,3 +135,4 @@ def test_anomalies_without_a_culprit_are_reported() -> None:
     diagnosis = dataclasses.replace(healthy(), state="jitter")
     assert "no culprit found" in render_headline(diagnosis)
     assert not render_headline(diagnosis).startswith("healthy")
+    assert diagnosis.outcome == "unexplained", "nothing was found"

@@ -21,7 +21,7 @@ Cause = Literal[
 Kind = Literal["slowdown", "hang", "mismatch"]
 State = Literal["healthy", "jitter", "regression", "both", "slow", "hang", "unknown"]
 WindowKind = Literal["jitter", "regression", "slow", "hang"]
-Outcome = Literal["found", "limited", "healthy", "unknown", "no data"]
+Outcome = Literal["found", "unexplained", "limited", "healthy", "unknown", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
 
@@ -488,12 +488,14 @@ class Diagnosis:
 
     @property
     def outcome(self) -> Outcome:
-        """The state in words: a job without ranks, or one that is limited only by its own work, is
-        neither healthy nor does it have a culprit."""
+        """The state in words: a job without ranks, one that is limited only by its own work, or one
+        whose steps changed for no known reason, is neither healthy nor does it have a culprit."""
         if not self.ranks:
             return "no data"
         if self.state == "unknown" and not self.verdicts:
             return "unknown"
-        if self.verdicts or self.state != "healthy":
+        if self.verdicts or self.state == "hang":
             return "found"
+        if self.state != "healthy":
+            return "unexplained"
         return "limited" if self.limits else "healthy"

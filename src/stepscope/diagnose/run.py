@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ from stepscope.diagnose.decide.absent import (
     waiting_for_absent,
     worded,
 )
-from stepscope.diagnose.decide.always_late import always_late
 from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
@@ -43,16 +41,16 @@ from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.symptoms import with_symptoms
+from stepscope.diagnose.decide.undecided import undecided
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.periods import periods
-from stepscope.diagnose.detect.planned_pauses import planned_steps
+from stepscope.diagnose.detect.planned_pauses import pauses_of_all, planned_steps
 from stepscope.diagnose.finding import (
     Candidate,
     Diagnosis,
     Finding,
-    Ledger,
     RankPhase,
     Recurring,
     Regression,
@@ -83,17 +81,11 @@ from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.window import Floats, Window
 
-FEW_STEPS = 10
-"""In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
 HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
 simulator."""
-MOST_UNEXPLAINED = 0.1
-"""A job that loses more than this to an unknown cause is not called healthy. Contract."""
-
 Kind = TypeVar("Kind", bound=Finding)
 
 
@@ -126,11 +118,14 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     known_as = _known(found)
     state = known_as.state
-    planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
-    known = ledger(series, job.line.warm_up, verdicts, planned, job.cycle.length)
+    planned, slowed = planned_steps(job), _slowed_by_culprits(job, found.blamed)
+    known = ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
+                   pauses_of_all(job, planned & slowed))  # fmt: skip
     unaccounted = ""
     if state == "healthy":
-        unaccounted = (found.failed or _undecided(job, settings, known)
+        some = settings.methods and registry.DEFAULT not in settings.methods
+        unaccounted = "only some methods were asked for" if some else found.failed
+        unaccounted = (unaccounted or undecided(job, settings, known)
                        or blocking_calls.undecided(window, dropped))  # fmt: skip
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
@@ -159,12 +154,6 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         unaccounted=unaccounted,
         unrecorded=absent,
     )
-
-
-def _undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
-    """Why a job in which nothing was found is not healthy; empty if it is."""
-    return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED))  # fmt: skip
 
 
 def find_hang(window: Window) -> Diagnosis | None:
@@ -416,62 +405,6 @@ def _known(found: _Search) -> Found:
     """What the job is called, by what was found."""
     by_window = frozenset(detector.name for detector in registry.PROFILED)
     return Found(found.job.line, found.blamed, found.unsteady, by_window)
-
-
-def _unaccounted(job: Observed, settings: Settings) -> str:
-    """Why a job in which nothing was found may not be called healthy; empty where it may."""
-    if settings.methods and registry.DEFAULT not in settings.methods:
-        return "only some methods were asked for"
-    if not settings.slowdowns or desync.applies(job.window):
-        return desync.undecided(job.window)
-    if not len(job.line.steps):
-        comm = job.window.table("comm_ops")
-        ends = comm is not None and comm.has("end_ns")
-        return "" if ends or job.window.table("kernels") is not None else "no steps were recorded"
-    judged = len(job.line.steps) - job.line.warm_up
-    if judged < FEW_STEPS and not job.line.is_trace:
-        few = f"{judged} steps were" if judged != 1 else "one step was"
-        return f"only {few} judged, and whether steps were faster before is unknown"
-    if not job.own.phases:
-        return "only the length of its steps is known, so waiting cannot be distinguished from work"
-    return _hidden(job)
-
-
-def _hidden(job: Observed) -> str:
-    """The same for a job whose steps consist mostly of phases with waiting that was not
-    measured."""
-    comm = job.window.table("comm_ops")
-    one_by_one = job.window.table("kernels") is not None
-    if not job.own.hidden or one_by_one or (comm is not None and comm.has("end_ns")):
-        return ""
-    period = job.line.job_period_ns[job.line.warm_up :]
-    known = stats.median(job.total[:, job.line.warm_up :]) / max(stats.median(period), 1.0)
-    if job.device_busy is not None:
-        known = max(known, stats.median(job.device_busy))
-    if known >= HALF:
-        return ""
-    return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"
-
-
-def _unexplained(job: Observed, known: Ledger | None) -> str:
-    """The same for a job of which enough was recorded, but which loses too much time to an unknown
-    cause: more than the scatter of steps, above its own lower quartile.
-
-    Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
-    """
-    period = job.period_ns[job.line.warm_up :]
-    if known is None or period.size < FEW_STEPS:
-        return ""
-    scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
-    scatter /= max(known.step_ns, 1)
-    lost = known.unexplained_fraction
-    if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
-        return ""
-    said = f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
-    used = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
-    if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
-        said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"
-    return said
 
 
 def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:

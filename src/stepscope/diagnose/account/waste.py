@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,7 +79,9 @@ def idle_of_devices(job: Observed) -> Floats | None:
 def _between_phases(job: Observed) -> Floats | None:
     """How long no device phase runs; None where phases may be those of hosts.
 
-    Phases of hosts do not contain communication, and their collectors record calls instead.
+    Phases are those of devices by contract, unless they come with the processor time of their
+    threads. That they are is believed where they contain communication, or where operators were
+    seen on devices as well: collectors of hosts record calls only.
     """
     phases = job.window.table("phases")
     if phases is None:
@@ -88,13 +90,21 @@ def _between_phases(job: Observed) -> Floats | None:
     of_device = ~names.equals(DATA_LOAD)
     if phases.has("host_start_ns"):
         of_device &= phases.ints("host_start_ns") != NULL
-    elif "comm_ops" in job.window.tables or not any(map(communicates, names.values)):
+    elif phases.has("cpu_ns") or not (_sees_devices(job) or any(map(communicates, names.values))):
         return None
     phases = phases.take(of_device)
     if not len(phases):
         return None
     start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
     return job.line.period_ns - covered(job.line, row, start, start + phases.ints("duration_ns"))
+
+
+def _sees_devices(job: Observed) -> bool:
+    """Whether operators were recorded as devices ran them."""
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("start_ns"):
+        return False
+    return bool((comm.ints("start_ns") != NULL).any())
 
 
 def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
@@ -120,10 +130,7 @@ def stretch(
             near to a single long one do not count either.
     """
     skip = job.line.warm_up
-    period = job.line.job_period_ns[skip:]
-    share = spent[skip:] / np.maximum(period, 1.0)
-    if planned:
-        share = np.where(_beside_pauses(job, period, blur_ns), share, np.nan)
+    share = _shares(job, spent, planned, blur_ns)
     if np.isfinite(share).sum() < WITHIN:
         return None
     worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)
@@ -131,16 +138,40 @@ def stretch(
     if stop - first < WITHIN or worst.mean[0] <= ordinary:
         return None
     first, stop = _unlike(share, first, stop)
-    change = _bits_of_change(*_blocks_of(share, first, stop))
+    change = _bits_of_change(*_divided(share, first, stop), later=first > 0)
     if change <= 0:  # nothing says that the other steps differ
         first, stop = 0, share.size
-    inside, outside = share[first:stop], np.concatenate((share[:first], share[stop:]))
-    loss = float(np.nanmean(inside)) - (float(np.nanmean(outside)) if change > 0 else 0.0)
+    loss = _loss(share, first, stop)
     if loss <= ordinary:
         return None
-    lost_ns = loss * stats.median(period[first:stop])
-    bits = max(change, unusual_bits(loss, ordinary))
-    return Stretch(first + skip, stop + skip, lost_ns, loss, bits)
+    part = Stretch(first + skip, stop + skip, 0.0, loss, max(change, unusual_bits(loss, ordinary)))
+    return costing(job, part, loss)
+
+
+def costing(job: Observed, part: Stretch, loss: float) -> Stretch:
+    """The same steps with another loss."""
+    lost_ns = loss * stats.median(job.line.job_period_ns[part.first : part.stop])
+    return replace(part, loss=loss, lost_ns=lost_ns)
+
+
+def loss_of(job: Observed, spent: Floats, part: Stretch) -> float:
+    """What is spent in a stretch beyond the other steps, as a share of its steps."""
+    skip = job.line.warm_up
+    return _loss(_shares(job, spent, True, 0.0), part.first - skip, part.stop - skip)
+
+
+def _loss(share: Floats, first: int, stop: int) -> float:
+    inside, outside = _divided(share, first, stop)
+    usual = float(np.nanmean(outside)) if np.isfinite(outside).any() else 0.0
+    return float(np.nanmean(inside)) - usual
+
+
+def _shares(job: Observed, spent: Floats, planned: bool, blur_ns: float) -> Floats:
+    """What is spent in each judged step, as a share of it; NaN in long ones."""
+    skip = job.line.warm_up
+    period = job.line.job_period_ns[skip:]
+    share = spent[skip:] / np.maximum(period, 1.0)
+    return np.where(_beside_pauses(job, period, blur_ns), share, np.nan) if planned else share
 
 
 def _beside_pauses(job: Observed, period: Floats, blur_ns: float) -> Mask:
@@ -163,9 +194,8 @@ def _unlike(share: Floats, first: int, stop: int) -> Span:
     return 0 if begins else first, share.size if ends else stop
 
 
-def _blocks_of(share: Floats, first: int, stop: int) -> tuple[Floats, Floats]:
-    outside = np.concatenate((share[:first], share[stop:]))
-    return _in_blocks(share[first:stop]), _in_blocks(outside)
+def _divided(share: Floats, first: int, stop: int) -> tuple[Floats, Floats]:
+    return share[first:stop], np.concatenate((share[:first], share[stop:]))
 
 
 def _usual(period: Floats) -> Mask:
@@ -200,15 +230,32 @@ def _in_blocks(share: Floats) -> Floats:
     return np.asarray(blocks.mean(axis=1))
 
 
-def _bits_of_change(inside: Floats, outside: Floats) -> float:
-    """Evidence that blocks inside differ from those outside, less the bits to name both ends.
+def _bits_of_change(inside: Floats, outside: Floats, later: bool) -> float:
+    """Evidence that steps inside differ from those outside, less the bits to name both ends.
 
     By chance a block lies beyond the others' quartile once in four times: two bits each.
+
+    Args:
+        later: whether it did not begin with the first step. If it ended, steps may have become
+            longer for another reason, so that the same time is a smaller share of them.
     """
+    if later and (exact := _bits_of_order(inside, outside)) > 0:
+        return exact
+    inside, outside = _in_blocks(inside), _in_blocks(outside)
     least = min(inside.size, outside.size)
     if not least or np.quantile(inside, FAST) <= np.quantile(outside, 1 - FAST):
         return 0.0
     return max(2.0 * least - 2 * math.log2(inside.size + outside.size), 0.0)
+
+
+def _bits_of_order(inside: Floats, outside: Floats) -> float:
+    """The same of single steps, if each one inside has at least twice the share of any outside: of
+    all ways to choose so many steps, chance has one."""
+    inside, outside = inside[np.isfinite(inside)], outside[np.isfinite(outside)]
+    if not outside.size or ALIKE * inside.min() <= outside.max():
+        return 0.0
+    steps = inside.size + outside.size
+    return max(math.log2(math.comb(steps, outside.size)) - 2 * math.log2(steps), 0.0)
 
 
 def found(

@@ -19,7 +19,8 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
-from stepscope.diagnose.views.unnamed import OUTSIDE, is_staged
+from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.views.unnamed import OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
@@ -39,6 +40,8 @@ MEDIAN_ERROR = 1.25
 CONNECTED = 0.9
 """Part of the collectives, and of the transfers, of a graph that must have all members: else it
 does not show who waits for whom. Our choice."""
+SEVERAL = 2
+"""Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
 ranks takes a tenth of a second. Our simulator."""
@@ -165,10 +168,30 @@ def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tu
 def _lost_by_spikes(
     job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
-    """A culprit's share of the steps in which it has spikes, or of all if it has only one."""
-    lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(job, one).sum()))
+    """A culprit's share of the steps in which it has spikes, or of all if it has only one.
+
+    Ranks that are late together hold the others up once: no longer than the latest of them. All
+    ranks may save in these steps, which makes them longer as well.
+    """
+    same = _at_once(one, culprits)
+    most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
+    share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
+    lost_ns = share * min(most_ns * _seen(job, one), float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
+
+
+def _seen(job: Observed, one: Suspect) -> float:
+    """How many times as much a rank may take longer as is known of it.
+
+    Where waiting hides the own time of passes, a device that is slow in several of the phases that
+    are known is so in the others, too.
+    """
+    works = [phase for phase in one.phases if phase not in UNNAMED and not loads(phase)]
+    if not job.own.hidden or len(works) < SEVERAL:
+        return 1.0
+    known = stats.median(job.total[:, job.line.warm_up :])
+    return max(job.line.typical_ns / max(known, 1.0), 1.0)
 
 
 def among_spikes(job: Observed, one: Suspect) -> slice:
@@ -307,12 +330,11 @@ def _of_busiest(job: Observed, savings: Savings) -> Floats:
     return np.asarray(total.max(axis=0) - np.maximum(healed, 0.0).max(axis=0))
 
 
-def _share(one: Suspect, culprits: Sequence[Suspect]) -> float:
-    """Its part of the excess of all culprits with spikes in mostly the same steps."""
+def _at_once(one: Suspect, culprits: Sequence[Suspect]) -> list[Suspect]:
+    """The culprits with spikes in mostly the same steps, itself included."""
     own_steps = set(one.spikes)
-    whole = sum(other.whole_ns for other in culprits
-                if len(own_steps & set(other.spikes)) > HALF * len(own_steps))  # fmt: skip
-    return one.whole_ns / max(whole, one.whole_ns, 1.0)
+    return [other for other in culprits
+            if len(own_steps & set(other.spikes)) > HALF * len(own_steps)]  # fmt: skip
 
 
 def _sum(one: Suspect, lost: Floats) -> float:

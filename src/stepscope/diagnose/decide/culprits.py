@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stepscope.diagnose.decide.cause import Reason
 from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
@@ -14,6 +16,9 @@ from stepscope.diagnose.suspect import Suspect, dominant
 MOST = 0.5
 """Part of a rank's spikes that a lasting slowness must explain to replace them; and part of two
 ranks' spikes in the same steps from which they have one cause. Our simulator."""
+MEDIAN = 0.5
+"""What a rank takes longer in the median of its steps, by what it takes longer on average: below it
+most of the excess is in single steps. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     """For each rank the finding that explains most of its excess.
 
     A lasting slowdown replaces a storm of collections with no larger excess. Spikes with more than
-    twice the excess of a lasting slowdown replace it.
+    twice the excess of a lasting slowdown replace it, and with half of it if the rank is not slow
+    in the median of its steps.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
     spikes = (one for one in found if _suspect(one).spikes)
@@ -41,7 +47,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     slow += [one for at, one in storms.items() if at not in rows]
     known = {row(one): one for one in slow}
     often = [one for at, one in spiking.items()
-             if at not in known or not _outweighs(known[at], one, MOST)]  # fmt: skip
+             if at not in known or not _outweighs(known[at], one, MOST)
+             or (_is_now_and_then(known[at]) and _outweighs(one, known[at], MOST))]  # fmt: skip
     rows = {row(one) for one in often}
     kept = (*(one for one in slow if row(one) not in rows), *often)
     standing = {row(one): one for one in kept}
@@ -66,6 +73,12 @@ def _is_storm(one: Slowdown) -> bool:
 def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
     """Whether one carries at least this part of the other's excess."""
     return _suspect(one).whole_ns >= part * _suspect(other).whole_ns
+
+
+def _is_now_and_then(one: Slowdown) -> bool:
+    """Whether a rank that is slow on average is not so in the median of its steps."""
+    lasting = _suspect(one)
+    return bool(lasting.phases) and lasting.slowdown - 1 < MEDIAN * np.expm1(lasting.effect)
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:

@@ -20,6 +20,8 @@ from stepscope.window import Floats, Ints, Mask
 ENOUGH = 8
 """Steps without any verdict that show what steps take without one. Statistics."""
 
+NO_PAUSES: Mapping[int, float] = {}
+
 
 def ledger(
     series: StepSeries,
@@ -27,12 +29,14 @@ def ledger(
     verdicts: Sequence[Verdict],
     planned: Collection[int] = (),
     cycle: int = 1,
+    pauses_ns: Mapping[int, float] = NO_PAUSES,
 ) -> Ledger | None:
     """The job's time after the first `warm_up` steps; None without step times.
 
     Args:
         planned: steps in which the job pauses by design.
         cycle: how many kinds of steps there are, in turns; each has a fast level of its own.
+        pauses_ns: by step how long all ranks pause by design where a culprit makes it longer yet.
     """
     steps = np.array(series.steps[warm_up:], np.int64)
     took = np.array(series.duration_ns[warm_up:], np.float64)
@@ -43,7 +47,8 @@ def ledger(
     scale = _scale(claims, took, by_design)
     entries = [Entry(at, scale * float(lost.sum() / took.sum())) for at, lost in claims.items()]
     given, mean = sum(one.fraction for one in entries), float(took.mean())
-    fast = np.minimum(took, _fast(took, by_design, steps % cycle))
+    pauses = np.array([pauses_ns.get(int(step), 0.0) for step in steps])
+    fast = np.minimum(took, _fast(took, by_design, steps % cycle) + pauses)
     needed = min(float(np.where(by_design, took, fast).mean()), mean * (1 - given))
     return Ledger(
         (int(steps[0]), int(steps[-1])), round(mean), round(needed), tuple(entries),

@@ -4,7 +4,8 @@ Fault: Python's collector, left to itself, stops each rank in different steps. N
 often; together they lengthen so many steps that it shows.
 Papers: EROICA (2026), section 6.1, case 1, found it in stacks; ARGUS (2026), table 6, by L1 and L5.
 What differs: pauses are measured, and so is their cost: in each step the longest pause of any rank,
-limited by what the step takes longer than steps without pauses. No pauses, no finding.
+limited by what the step takes longer than steps without pauses. In large jobs some rank pauses in
+every step: then as much of it as steps get longer with it. No pauses, no finding.
 Cost: two passes over ranks x steps.
 Cannot see: pauses below the collector's reporting limit; what one rank alone does (`gc_pauses`).
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect.in_turns import lengthening
 from stepscope.diagnose.finding import Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -24,7 +26,7 @@ from stepscope.window import Floats
 
 LEAST_STEPS = 5
 """Pauses in fewer steps are an episode; as many steps without a pause are needed to know the usual
-step time. Our simulator."""
+step time, or else it follows from how steps vary with their pauses. Our simulator."""
 LEAST_SHARE = 0.02
 """Share of the step time since the first pause that must be lost; rare full collections of healthy
 ranks stay below it. Our simulator."""
@@ -80,15 +82,24 @@ def _turns(job: Observed, pauses: Floats) -> _Turns | None:
     longest = pauses.max(axis=0, initial=0.0)
     paused = (longest > 0) & np.isfinite(period)
     without = period[(longest == 0) & np.isfinite(period)]
-    if min(int(paused.sum()), without.size) < LEAST_STEPS:
+    if paused.sum() < LEAST_STEPS:
         return None
-    longer = period[paused] - stats.median(without)
-    lost = np.minimum(longer, longest[paused])
-    noise = max(stats.sigma(without), stats.NOISE_FLOOR * stats.median(without))
+    if without.size < LEAST_STEPS:
+        lost = longest[paused] * lengthening(np.nan_to_num(period), longest)
+    else:
+        lost = _beyond(without, period[paused], longest[paused])
     since = float(np.nansum(period[int(np.flatnonzero(paused)[0]) :]))
-    if stats.median(longer) < BEYOND * noise or lost.sum() < LEAST_SHARE * since:
+    if lost.sum() < LEAST_SHARE * since:
         return None
     return _Turns(tuple(np.flatnonzero(paused) + job.line.warm_up), lost)
+
+
+def _beyond(without: Floats, paused: Floats, longest: Floats) -> Floats:
+    """What steps with pauses take longer than those without, if noise does not explain it."""
+    longer = paused - stats.median(without)
+    noise = max(stats.sigma(without), stats.NOISE_FLOOR * stats.median(without))
+    beyond = stats.median(longer) >= BEYOND * noise
+    return np.minimum(longer, longest) if beyond else np.zeros_like(longer)
 
 
 def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:

@@ -36,7 +36,7 @@ from stepscope.window import Floats, Ints, Mask
 
 LEAST_LOSS = 0.1
 """A job that loses more than this is not called healthy, whatever the reason. Contract, as
-`run.MOST_UNEXPLAINED`. (Of 66 healthy jobs that nobody here wrote none loses 5 % in turns.)"""
+`decide.undecided`. (Of 66 healthy jobs that nobody here wrote none loses 5 % in turns.)"""
 LEAST_STEPS = 10
 """Steps in which a rank must be late: with fewer, turns cannot be distinguished from chance. Our
 choice."""
@@ -121,7 +121,7 @@ def _by_own_time(job: Observed) -> Turns | None:
     rows, last = above.argmax(axis=0), above.max(axis=0)
     noise = max(SPIKE_Z * stats.sigma(above), SPIKE_SHARE * job.line.typical_ns)
     late: Mask = np.asarray(last > noise)
-    lost = np.where(late, last, 0.0) * _lengthening(period, last)
+    lost = np.where(late, last, 0.0) * lengthening(period, last)
     by_rank = np.bincount(rows, lost)
     if late.sum() < LEAST_STEPS or not by_rank.max() < ONE_RANK * lost.sum():
         return None
@@ -152,7 +152,7 @@ def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
                    lost_ns=turns.lost_ns[own], loss=loss, host=rows)  # fmt: skip
 
 
-def _lengthening(period: Floats, last: Floats) -> float:
+def lengthening(period: Floats, last: Floats) -> float:
     """How much longer steps get with what their last rank takes longer: 0 not at all, 1 all of it.
 
     Steps that are long for another reason, such as checkpoints, show nothing of it.

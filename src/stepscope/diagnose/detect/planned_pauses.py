@@ -9,6 +9,8 @@ Cannot see: a fault that stalls all ranks alike between steps; it is taken for a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from stepscope.diagnose.detect.habits import SLOTS, habits
@@ -42,10 +44,29 @@ def planned_steps(job: Observed) -> frozenset[int]:
     if not steps.size:
         return frozenset()
     long = long_steps(series)
-    planned = scheduled(steps[long], steps) if long.size >= SLOTS else np.zeros(long.size, np.bool_)
+    planned = _scheduled(steps, long) | np.isin(long, _first_on_schedule(steps, long))
     planned &= ~_of_one_rank(job, long + line.warm_up)
     planned |= expected(job, job.samples, long + line.warm_up)
     return frozenset(int(step) for step in steps[long[planned]])
+
+
+def _scheduled(steps: Ints, long: Ints) -> Mask:
+    return scheduled(steps[long], steps) if long.size >= SLOTS else np.zeros(long.size, np.bool_)
+
+
+def _first_on_schedule(steps: Ints, long: Ints) -> Ints:
+    """The long steps that come first of several in a row, if these keep a schedule: whoever saves
+    for longer than the others makes them wait in the next step."""
+    first = long[np.diff(long, prepend=-2) > 1]
+    return first[_scheduled(steps, first)]
+
+
+def pauses_of_all(job: Observed, steps: Iterable[int]) -> dict[int, float]:
+    """How long the median rank pauses in some steps: what it takes itself beyond its usual."""
+    spent = stats.column_median(job.total)
+    beyond = np.nan_to_num(spent - stats.median(spent[job.line.warm_up :])).clip(0.0)
+    columns = job.line.columns(np.array(sorted(steps), np.int64))
+    return dict(zip(sorted(steps), beyond[columns].tolist(), strict=True))
 
 
 def _of_one_rank(job: Observed, columns: Ints) -> Mask:

@@ -3,7 +3,8 @@
 Fault: storage, preprocessing or too few workers keep every rank waiting for its next batch, from
 the first step on or for a part of the job. No rank is slower than its peers.
 Paper: none. What every rank spends in its loader while its device idles is lost by all: the least
-of any rank (`account.waste`). A few percent of it are ordinary. Loaders that fetch ahead need not
+of any rank (`account.waste`) shows it. What the median rank spends is its cost, because steps wait
+for the half that spends more. A few percent of it are ordinary. Loaders that fetch ahead need not
 be late together: a rank whose batch is there waits for the one whose batch is not, and its loader
 catches up meanwhile. So if the rank that loads longest changes from step to step, all lose what
 that one spends.
@@ -72,7 +73,8 @@ class SharedLoading:
         ):
             yield _found_in_turns(job, turns, int(loads.sum()))
         elif part is not None:
-            yield _found(job, part, loads)
+            typical = waste.loss_of(job, stats.column_median(own[loads]), part)
+            yield _found(job, waste.costing(job, part, typical), loads)
 
 
 def _has_workers(job: Observed) -> bool:

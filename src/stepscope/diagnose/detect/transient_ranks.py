@@ -67,10 +67,12 @@ def _weighty(job: Observed) -> list[SpikingRank]:
 
 
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
-    if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
+    judged = np.arange(job.line.warm_up, len(job.line.steps))
+    if (job.line.is_trace and is_brief(job)) or judged.size < LEAST_STEPS:
         return
-    phases, counted = job.own.phases, job.errors
-    kinds = [columns for columns in job.cycle.kinds if columns.size >= LEAST_STEPS]
+    phases, counted, kinds = job.own.phases, job.errors, job.cycle.kinds
+    if min(columns.size for columns in kinds) < LEAST_STEPS:
+        kinds = [judged]
     tests = len(job.line.ranks) * (len(phases) + 1) * job.cycle.length
     units = job.host_rows()
     parts: list[tuple[str | None, Floats]] = list(zip(phases, job.own.own, strict=True))
@@ -82,7 +84,8 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
             stats.median(job.line.job_period_ns[at]), counted[:, at],
             not _is_work(phase), _is_beside(phase), is_beside_training(phase),
         )  # fmt: skip
-        lonely, duties = phase not in BY_DESIGN, phase != BACKWARD
+        lonely = phase not in BY_DESIGN and not is_brief(job)
+        duties = phase != BACKWARD
         for one in spiking_ranks(series, units, tests, lonely, duties):
             yield replace(one, columns=tuple(at[list(one.columns)].tolist()))
 

@@ -19,6 +19,10 @@ WARM_UP_SHARE = 0.1
 FIRST_SHARE, FEW_STEPS = 0.34, 20
 """Of fewer than twenty steps from the very start of a job, a third is warm-up: two of six. Our
 simulator."""
+FASTER, LEAST_FASTER = 1.1, 2
+"""Warming up makes steps slower. If usual steps take this many times as long as some of the first
+ones, so many in a row, these are no warm-up, but show what a step took before: as
+`step_time.LEAST_RISE`. A single one may have been cut off by the recorder. Our choice."""
 LONGEST_PERIOD = 1000
 """If a step starts this many median steps after the previous one, the clock jumped, or it is
 another run. Our simulator."""
@@ -58,11 +62,22 @@ class Timeline:
 
     @cached_property
     def warm_up(self) -> int:
-        """The number of first columns that are warm-up and not judged."""
+        """The number of first columns that are warm-up and not judged.
+
+        Steps that are faster than most later ones do not warm up, nor does anything after them,
+        unless they become faster yet.
+        """
         share = WARM_UP_SHARE
         if not self.is_trace and len(self.steps) and self.steps[0] < WARM_UP_STEPS:
             share = FIRST_SHARE if len(self.steps) < FEW_STEPS else share
-        return min(WARM_UP_STEPS, int(len(self.steps) * share))
+        most = min(WARM_UP_STEPS, int(len(self.steps) * share))
+        usual_ns = stats.median(self.job_period_ns[most:])
+        period = self.job_period_ns[:most]
+        calm = period < FASTER * usual_ns
+        fast = FASTER * self.job_period_ns < usual_ns
+        return next((at for at in range(most)
+                     if calm[at:].all() and fast[at : at + LEAST_FASTER].all()
+                     and period[at] < FASTER * period[at:].min()), most)  # fmt: skip
 
     @cached_property
     def typical_ns(self) -> float:

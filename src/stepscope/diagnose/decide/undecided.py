@@ -1,0 +1,106 @@
+"""Why a job in which nothing was found is not called healthy.
+
+Too little was recorded to account for its time, or time is lost that nothing explains. Contract,
+section 4.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from stepscope.diagnose.decide.absent import waiting_for_absent
+from stepscope.diagnose.decide.always_late import always_late
+from stepscope.diagnose.detect import desync
+from stepscope.diagnose.detect.step_time import sudden
+from stepscope.diagnose.finding import Ledger
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.settings import Settings
+from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.views.timeline import LEAST_FASTER
+
+FEW_STEPS = 10
+"""In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
+MOST_UNEXPLAINED = 0.1
+"""A job that loses more than this to an unknown cause is not called healthy. Contract."""
+HALF = 0.5
+"""Of a step may be waiting that nobody measured. Our choice."""
+
+
+def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
+    """Why a job in which nothing was found is not healthy; empty if it is."""
+    return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
+            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED)
+            or _too_brief(job))  # fmt: skip
+
+
+def _unaccounted(job: Observed, settings: Settings) -> str:
+    """Why a job in which nothing was found may not be called healthy; empty where it may."""
+    if not settings.slowdowns or desync.applies(job.window):
+        return desync.undecided(job.window)
+    if not len(job.line.steps):
+        comm = job.window.table("comm_ops")
+        ends = comm is not None and comm.has("end_ns")
+        return "" if ends or job.window.table("kernels") is not None else "no steps were recorded"
+    judged = len(job.line.steps) - job.line.warm_up
+    if judged < FEW_STEPS and not job.line.is_trace:
+        few = f"{judged} steps were" if judged != 1 else "one step was"
+        return f"only {few} judged, and whether steps were faster before is unknown"
+    if not job.own.phases:
+        return "only the length of its steps is known, so waiting cannot be distinguished from work"
+    return _hidden(job)
+
+
+def _hidden(job: Observed) -> str:
+    """The same for a job whose steps consist mostly of phases with waiting that was not
+    measured."""
+    comm = job.window.table("comm_ops")
+    one_by_one = job.window.table("kernels") is not None
+    if not job.own.hidden or one_by_one or (comm is not None and comm.has("end_ns")):
+        return ""
+    period = job.line.job_period_ns[job.line.warm_up :]
+    known = stats.median(job.total[:, job.line.warm_up :]) / max(stats.median(period), 1.0)
+    if job.device_busy is not None:
+        known = max(known, stats.median(job.device_busy))
+    if known >= HALF:
+        return ""
+    return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"
+
+
+def _unexplained(job: Observed, known: Ledger | None) -> str:
+    """The same for a job of which enough was recorded, but which loses too much time to an unknown
+    cause: more than the scatter of steps, above its own lower quartile.
+
+    Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
+    """
+    period = job.period_ns[job.line.warm_up :]
+    if known is None or period.size < FEW_STEPS:
+        return ""
+    scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
+    scatter /= max(known.step_ns, 1)
+    lost = known.unexplained_fraction
+    if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
+        return ""
+    said = f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    used = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
+    if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
+        said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"
+    return said
+
+
+def _too_brief(job: Observed) -> str:
+    """The same for a job whose steps became much longer, with too few steps before or after it."""
+    skip, steps = job.line.warm_up, job.line.steps
+    change = sudden(job.period_ns[skip:], LEAST_FASTER)
+    if change is None:
+        return ""
+    after = len(steps) - skip - change.split
+    if (1 - 1 / change.ratio) * after <= MOST_UNEXPLAINED * (len(steps) - skip):
+        return ""
+    few = min(change.split, after)
+    return (
+        f"steps take {change.ratio:.2f} times as long from step {steps[skip + change.split]}, but "
+        f"only {few} steps {'before' if few == change.split else 'after'} that were recorded"
+    )
