@@ -15,6 +15,7 @@ from stepscope.diagnose.decide.cause import Reason, reason_of
 from stepscope.diagnose.decide.cost import Cost, among_spikes
 from stepscope.diagnose.decide.culprits import in_common
 from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
@@ -63,6 +64,7 @@ def judge(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
     weighed = [rules.weighed(one) for one in joined(job.window, slow, cluster)]
+    weighed = with_sets(job, weighed, suspects)
     costly = tuple(one for one in weighed if one.costs_enough)
     cheap = tuple(one for one in weighed if not one.costs_enough)
     named = {rank for one in costly for rank in one.ranks}
