@@ -244,4 +244,6 @@ def _join(
 
 
 def _joined(ranks: tuple[int, ...], why: str) -> Decision:
-    return Decision("same-cause-together", True, float(len(ranks)), 2.0, f"{name_ranks(ranks)} {why}")
+    return Decision(
+        "same-cause-together", True, float(len(ranks)), 2.0, f"{name_ranks(ranks)} {why}"
+    )

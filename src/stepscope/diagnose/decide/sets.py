@@ -41,21 +41,25 @@ def with_sets(
         weighed: with the decision on what each costs alone.
         suspects: those behind all of them.
     """
-    single = [one for one in weighed if len(one.ranks) == 1 and one.suspect is not None]
-    sets = [part for part in alike_by_cause(single) if _needs_a_set(part)]
-    within = {rank for part in sets for one in part for rank in one.ranks}
-    apart = [one for one in weighed if not (len(one.ranks) == 1 and within.issuperset(one.ranks))]
+    alike = alike_by_cause([one for one in weighed if one.ranks and not _shares(one)])
+    sets = [part for part in alike if _needs_a_set(part)]
+    within = [one for part in sets for one in part]
+    apart = [one for one in weighed if one not in within]
     known = frozenset(rank for one in apart if one.costs_enough for rank in one.ranks)
-    found = list[Slowdown]()
-    for part in sets:
-        found += _weighed(job, part, suspects, known)
-    return [*apart, *found]
+    return [*apart, *(one for part in sets for one in _weighed(job, part, suspects, known))]
+
+
+def _shares(one: Slowdown) -> bool:
+    """Whether what slows the ranks down is something of their host, and not of each of them."""
+    return one.suspect is None or one.shared_devices or bool(one.beside)
 
 
 def _needs_a_set(part: Sequence[Slowdown]) -> bool:
-    """Several ranks, not all of which cost enough alone; of many, one verdict says more."""
-    cheap = any(not one.costs_enough for one in part)
-    return len(part) >= (2 if cheap else SEVERAL)
+    """Several findings of which not all cost enough alone; or many ranks, of which one verdict says
+    more than one for each."""
+    if any(not one.costs_enough for one in part):
+        return len(part) > 1
+    return len(part) >= SEVERAL and all(len(one.ranks) == 1 for one in part)
 
 
 def _weighed(

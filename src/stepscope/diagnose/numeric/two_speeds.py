@@ -97,8 +97,8 @@ def _log_chance(groups: Sequence[Ints], hosts: Sequence[Ints], slow: Mask, alarm
 
 
 def are_apart(levels: Floats, groups: Sequence[Ints], slow: Mask, log_chance: float) -> bool:
-    """Whether two clusters of ranks are farther apart than by chance: regression on the side, beside
-    a level of each group.
+    """Whether two clusters of ranks are farther apart than by chance: regression on the side,
+    beside a level of each group.
 
     Args:
         levels, groups: those of `slow_side`, of known levels only.
