@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide.sets import same_experts
+from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.trace import ProcessGroup
 from stepscope.window import Floats
 
 from .jobs import Fault, a_job
@@ -52,3 +58,17 @@ def test_the_slowest_of_ranks_that_differ_are_no_set(seed: int) -> None:
 
     found = diagnose(a_job(64, 60, 0.01, seed, edit=differ, stacks=False)).verdicts
     assert all(len(one.ranks) == 1 for one in found)
+
+
+@pytest.mark.parametrize(("ranks", "same"), [((1, 5), True), ((1, 6), False)])
+def test_a_set_at_one_place_of_all_expert_groups_holds_the_same_experts(
+    ranks: tuple[int, ...], same: bool
+) -> None:
+    window = a_job(8, 10)
+    experts = tuple(ProcessGroup(f"ep-{first}", "ep", tuple(range(first, first + 4)))
+                    for first in (0, 4))  # fmt: skip
+    job = Observed(replace(window, job=replace(window.job, groups=experts)))
+    found = same_experts(
+        job, Slowdown("argus-l2", "load_imbalance", "", ranks, phase="moe_experts")
+    )
+    assert bool(found) == same
