@@ -286,3 +286,12 @@ def _area(edge: float, freedom: int) -> float:
 )
 def test_students_quantile_by_the_table(probability: float, freedom: int, table: float) -> None:
     assert stats.student(probability, freedom) == pytest.approx(table, abs=6e-4)
+
+
+def test_a_small_but_clear_rise_late_in_a_short_job() -> None:
+    """Seven steps of 1.17 times after eight of once: beyond noise, and no step is in between."""
+    own = own_times(16, 15, noise=0.01)
+    own[5, 8:] *= 1.17
+    assert rows(own) == [5]
+    own[5, 10] /= 1.17
+    assert rows(own) == []

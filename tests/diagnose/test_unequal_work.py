@@ -148,3 +148,10 @@ def test_the_loss_is_what_equal_samples_would_save(sharding: str, seed: int) -> 
     (lengths,) = simulation.truth.inherent
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
     assert verdict.lost_fraction == pytest.approx(lengths.lost_fraction, abs=0.05)
+
+
+def test_the_same_ranks_in_all_steps_are_not_said_to_be_different_ones() -> None:
+    """Half of the ranks are slow, each to another degree, so that no slow few can be named."""
+    speeds = np.array([1.0, 1.0, 1.02, 1.1, 1.2, 1.3, 1.4, 1.45])
+    found = diagnose(played(lengths(0.01) * speeds[:, None])).verdicts
+    assert not any("different" in one.summary for one in found)

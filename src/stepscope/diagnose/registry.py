@@ -44,6 +44,7 @@ from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
+from stepscope.diagnose.detect.slow_units import SlowUnits
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
@@ -94,6 +95,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStalls(),
     SlowGroupKernels(),
     SlowLoader(),
+    SlowUnits(),
     BehaviourPatterns(),
     QuotaHosts(),
     CrowdedHosts(),

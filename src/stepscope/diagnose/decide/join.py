@@ -72,10 +72,9 @@ def joined(
                     whole.append(one)
                     left = {rank: slow for rank, slow in left.items() if slow not in same}
     of_cluster = [one for rank, one in left.items() if rank in cluster]
-    many = [part for cause in _by_cause(of_cluster) for part in _alike(cause)
-            if len(part) > MANY * len(window.ranks)]  # fmt: skip
+    many = [part for part in alike_by_cause(of_cluster) if len(part) > MANY * len(window.ranks)]
     left = {rank: one for rank, one in left.items() if not any(one in part for part in many)}
-    return [*whole, *map(_join, many), *_neighbours(window, list(left.values()))]
+    return [*whole, *map(as_one, many), *_neighbours(window, list(left.values()))]
 
 
 def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
@@ -128,6 +127,16 @@ def _alike(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
         part = next((part for part in parts if _is_alike(part[0], one)), None)
         parts.append([one]) if part is None else part.append(one)
     return parts
+
+
+def alike_by_cause(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
+    """Findings in parts, each of ranks that are equally slow at the same time for one cause."""
+    return [part for cause in _by_cause(found) for part in _alike(cause)]
+
+
+def as_one(same: Sequence[Slowdown]) -> Slowdown:
+    """One finding for several ranks, wherever they are."""
+    return _join(same, "are slow alike for the same cause")
 
 
 def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:
@@ -214,7 +223,10 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
     )  # fmt: skip
 
 
-def _join(same: Sequence[Slowdown]) -> Slowdown:
+def _join(
+    same: Sequence[Slowdown],
+    why: str = "share a host or a replica and are slow for the same cause",
+) -> Slowdown:
     """One finding for several ranks, described by the costliest, with their joint cost."""
     if len(same) == 1:
         return same[0]
@@ -227,10 +239,11 @@ def _join(same: Sequence[Slowdown]) -> Slowdown:
     return replace(
         worst, ranks=ranks, phase=worst.phase if len(phases) == 1 else None, lost_fraction=lost,
         values={**worst.values, "lost_fraction": lost},
-        decisions=(*worst.decisions, _joined(ranks)),
+        decisions=(*worst.decisions, _joined(ranks, why)),
     )  # fmt: skip
 
 
-def _joined(ranks: tuple[int, ...]) -> Decision:
-    says = f"{name_ranks(ranks)} share a host or a replica and are slow for the same cause"
-    return Decision("same-cause-together", True, float(len(ranks)), 2.0, says)
+def _joined(ranks: tuple[int, ...], why: str) -> Decision:
+    return Decision(
+        "same-cause-together", True, float(len(ranks)), 2.0, f"{name_ranks(ranks)} {why}"
+    )

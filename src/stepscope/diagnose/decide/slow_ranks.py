@@ -15,6 +15,7 @@ from stepscope.diagnose.decide.cause import Reason, reason_of
 from stepscope.diagnose.decide.cost import Cost, among_spikes
 from stepscope.diagnose.decide.culprits import in_common
 from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
@@ -34,6 +35,7 @@ from stepscope.diagnose.thresholds import (
     SCORE,
     SCORE_PER_SIGMA,
 )
+from stepscope.diagnose.views.own_time import HIDDEN, OF
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 
@@ -63,6 +65,7 @@ def judge(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
     weighed = [rules.weighed(one) for one in joined(job.window, slow, cluster)]
+    weighed = with_sets(job, weighed, suspects)
     costly = tuple(one for one in weighed if one.costs_enough)
     cheap = tuple(one for one in weighed if not one.costs_enough)
     named = {rank for one in costly for rank in one.ranks}
@@ -137,7 +140,8 @@ def _detail(suspect: Suspect) -> str:
 
 def _at_least(job: Observed, suspect: Suspect) -> str:
     """That waiting hides more of what the rank takes longer, if so: its cost is a lower bound."""
-    if suspect.phase not in job.own.lasted:
+    hidden = {one.method.removeprefix(OF) for one in job.own.skipped if one.why == HIDDEN}
+    if hidden.isdisjoint(suspect.phases) and suspect.phase not in job.own.lasted:
         return ""
     return (
         "; it costs at least this: in phases with waiting that nobody measured more may be hidden"

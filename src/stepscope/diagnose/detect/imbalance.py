@@ -26,7 +26,7 @@ from stepscope.diagnose.finding import Cause, Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
@@ -52,6 +52,9 @@ passes are. Our choice, twice `UNEVEN`."""
 WAITED = 0.5
 """Ranks that wait for a processor for less than this part of what the job loses have another
 reason. Measured on real data (0.15 in the lab, 1.1 to 2.4 on a crowded machine)."""
+SAME = 0.5
+"""Part of the loss that is caused by the same ranks in all steps, from which it is theirs.
+Statistics."""
 LEAST_OTHERS = 3
 """Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
 Statistics."""
@@ -255,9 +258,27 @@ class UnequalWork:
             return
         if _is_crowded(job, excess, model.stages, part):
             return
-        says = "in each step all ranks wait for a different one that has more work to do"
+        cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         detail = f"{says}; it costs {100 * part.loss:.0f} % of the step time"
-        yield waste.found(job, self.name, "load_imbalance", part, part.loss, says, detail)
+        yield waste.found(job, self.name, cause, part, part.loss, says, detail)
+
+
+def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Cause, str]:
+    """The cause, and whether in each step other ranks have more to do or always the same.
+
+    Always the same ones, if what each of them takes longer in nearly all of its steps would cost
+    half as much alone.
+    """
+    always = np.nan_to_num(np.nanquantile(excess, FAST, axis=1)).clip(0.0)[:, None]
+    same = model.step_ns(even + always) - model.step_ns(even)
+    if stats.median(same) < SAME * stats.median(gain):
+        return "load_imbalance", (
+            "in each step all ranks wait for a different one that has more work to do"
+        )
+    return "unknown", (
+        "in every step all ranks wait for the same ones, which have more work to do or are slow, "
+        "by different degrees"
+    )
 
 
 def _work(job: Observed) -> tuple[Floats, ...] | None:

@@ -62,6 +62,9 @@ simulator."""
 NORMAL_BEFORE = 0.5
 """A rank became slow if it was above its peers by less than this part of it before. Our
 simulator."""
+CLEARLY = 0.5
+"""A rise below that of a pair must leave this part of it free between all steps before and all
+since: a rank that wanders from step to step does not jump. Statistics."""
 SUSPECTS = 4
 """One in this many peers may be slow itself, and is not used to measure how much healthy ranks
 differ. Our simulator."""
@@ -175,7 +178,9 @@ def _onsets(excess: Floats) -> Ints:
     later = np.arange(steps) >= first[:, None]
     least = np.where(later & np.isfinite(excess), excess, np.inf).min(axis=1)
     most = np.where(~later & np.isfinite(excess), excess, -np.inf).max(axis=1)
-    rose = (low < NORMAL_BEFORE * high) & (high >= np.log1p(PAIR_EFFECT)) & (least > most)
+    much = (high >= np.log1p(PAIR_EFFECT)) & (least > most)
+    clearly = (high >= np.log1p(EFFECT)) & (least - most >= CLEARLY * high)
+    rose = (low < NORMAL_BEFORE * high) & (much | clearly)
     return np.where(rose, first, 0)
 
 

@@ -145,8 +145,7 @@ def _for_a_while(job: Observed, method: str, found: Sequence[Slowdown]) -> Itera
 
 def steps_since_onset(job: Observed, row: int) -> int | None:
     """For how many steps a rank that passes all gates is slow; None if it passes them nowhere."""
-    look = brief.stragglers if is_brief(job) else stragglers
-    found = [one for one in _all_stragglers(job, look) if one.row == row]
+    found = [one for one in _all_stragglers(job, look_of(job)) if one.row == row]
     if not found:
         return None
     suspect = _culprit(job, found)
@@ -180,6 +179,11 @@ def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
     return [replace(one, first=one.first + skip, stop=one.stop + skip) for one in found]
 
 
+def look_of(job: Observed) -> Look:
+    """How ranks are compared: by single steps in a short trace, else by windows of steps."""
+    return brief.stragglers if is_brief(job) else stragglers
+
+
 def is_brief(job: Observed) -> bool:
     """Whether only a few steps of a trace were recorded."""
     return brief.applies(len(job.line.steps) - job.line.warm_up, job.line.is_trace)
@@ -192,12 +196,12 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     main = max(found, key=lambda one: float(np.nansum(excesses[one.phase][one.first : one.stop])))
     first = main.first
     if not is_brief(job) and main.stop - first >= LEAST_STEPS:
-        first = _onset(excesses[main.phase], main, job.line.warm_up)
+        first = onset(excesses[main.phase], main, job.line.warm_up)
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
 
 
-def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
+def onset(series: Floats, one: Straggler, warm_up: int) -> int:
     """The step at which the excess begins: where two levels fit best up to the stretch's end.
 
     What grows little by little began before that. Without a clear rise the rank was slow from the

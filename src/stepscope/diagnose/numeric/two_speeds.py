@@ -50,7 +50,7 @@ def slow_side(
     """
     groups = [known for group in groups if (known := group[np.isfinite(levels[group])]).size > 1]
     slow = _above_widest_gap(levels, groups)
-    if slow.any() and not _is_sure(levels, groups, slow, _log_chance(groups, hosts, slow, alarms)):
+    if slow.any() and not are_apart(levels, groups, slow, _log_chance(groups, hosts, slow, alarms)):
         slow[:] = False
     return slow
 
@@ -96,9 +96,17 @@ def _log_chance(groups: Sequence[Ints], hosts: Sequence[Ints], slow: Mask, alarm
     return math.log(alarms) - math.log(2) * (1 + (len(units) if aligned else rows.size))
 
 
-def _is_sure(levels: Floats, groups: Sequence[Ints], slow: Mask, log_chance: float) -> bool:
-    """Whether the clusters are farther apart than by chance: regression on the side, beside a level
-    of each group."""
+def are_apart(levels: Floats, groups: Sequence[Ints], slow: Mask, log_chance: float) -> bool:
+    """Whether two clusters of ranks are farther apart than by chance: regression on the side,
+    beside a level of each group.
+
+    Args:
+        levels, groups: those of `slow_side`, of known levels only.
+        slow: the rows on the slower side.
+        log_chance: the logarithm of the chance that this way to divide the ranks may have.
+    """
+    if not groups:
+        return False
     level = np.concatenate([levels[group] - levels[group].mean() for group in groups])
     side = np.concatenate([slow[group] - slow[group].mean() for group in groups])
     weight, freedom = float(side @ side), level.size - len(groups) - 1

@@ -1,0 +1,144 @@
+"""Ranks that are slow alike at the same time, and cost something only as a set.
+
+Of several ranks that are equally slow, healing one wins nothing: every step waits for the others.
+Their joint cost is shared among them, so that the more there are, the less each seems to cost. They
+are therefore weighed together: by what a step takes less without all of them, beyond what it takes
+less without the culprits that cost enough alone.
+Fault: devices of one batch, of one image or with one setting, spread over a cluster; one position
+in every expert group.
+What they must not be: those healthy ranks that happen to be the slowest. The statistic is that of
+`numeric.two_speeds`: their distance from all others must exceed what chance does with any way to
+choose as many ranks.
+Cost: one or two replays, only where there is such a set. Cannot see: ranks slow by different
+degrees, or at different times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.cost import what_if
+from stepscope.diagnose.decide.join import SEVERAL, alike_by_cause, as_one
+from stepscope.diagnose.finding import Decision, Evidence, Slowdown
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.two_speeds import are_apart
+from stepscope.diagnose.observed import SHARE, SLICE_NS, TWO_SPEEDS, Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.peers import is_expert
+from stepscope.window import Floats, Mask
+
+
+def with_sets(
+    job: Observed, weighed: Sequence[Slowdown], suspects: Sequence[Suspect]
+) -> list[Slowdown]:
+    """The findings, single ranks that cost enough only together joined.
+
+    Args:
+        weighed: with the decision on what each costs alone.
+        suspects: those behind all of them.
+    """
+    alike = alike_by_cause([one for one in weighed if one.ranks and not _shares(one)])
+    sets = [part for part in alike if _needs_a_set(part)]
+    within = [one for part in sets for one in part]
+    apart = [one for one in weighed if one not in within]
+    known = frozenset(rank for one in apart if one.costs_enough for rank in one.ranks)
+    return [*apart, *(one for part in sets for one in _weighed(job, part, suspects, known))]
+
+
+def _shares(one: Slowdown) -> bool:
+    """Whether what slows the ranks down is something of their host, and not of each of them."""
+    return one.suspect is None or one.shared_devices or bool(one.beside)
+
+
+def _needs_a_set(part: Sequence[Slowdown]) -> bool:
+    """Several findings of which not all cost enough alone; or many ranks, of which one verdict says
+    more than one for each."""
+    if any(not one.costs_enough for one in part):
+        return len(part) > 1
+    return len(part) >= SEVERAL and all(len(one.ranks) == 1 for one in part)
+
+
+def _weighed(
+    job: Observed, part: list[Slowdown], suspects: Sequence[Suspect], known: frozenset[int]
+) -> list[Slowdown]:
+    """One finding for the ranks of a part if they cost enough together; else as they were."""
+    rows = np.isin(job.line.ranks, [rank for one in part for rank in one.ranks])
+    if not _is_no_chance(job, part[0], rows, np.isin(job.line.ranks, sorted(known))):
+        return part
+    lost = _lost_fraction(job, suspects, rows, known)
+    # arrivals in groups side by side would add up
+    one = replace(as_one(part), lost_fraction=lost, costs_alone=False, lag_ns=None)
+    one = replace(one, values={**one.values, "lost_fraction": lost},
+                  supporting=(*same_experts(job, one), *one.supporting))  # fmt: skip
+    one = rules.weighed(replace(one, decisions=(*_without_cost(one), _as_set(part))))
+    return [one] if one.costs_enough else part
+
+
+def same_experts(job: Observed, one: Slowdown) -> tuple[Evidence, ...]:
+    """That the ranks hold the same experts, if they have the same place in their groups."""
+    groups = job.window.job.groups_of_kind("ep") if is_expert(one.phase) else ()
+    places = {group.ranks.index(rank) for group in groups for rank in one.ranks
+              if rank in group.ranks}  # fmt: skip
+    if len(places) != 1:
+        return ()
+    (place,) = places
+    detail = (
+        f"all of them are at place {place} of their expert groups: the same experts take longer in "
+        "every step, and not those of a different rank each time"
+    )
+    return (Evidence("same-experts", detail, {"place": place}),)
+
+
+def _without_cost(one: Slowdown) -> tuple[Decision, ...]:
+    return tuple(each for each in one.decisions if each.rule != rules.ON_CRITICAL_PATH.name)
+
+
+def _as_set(part: Sequence[Slowdown]) -> Decision:
+    says = "ranks are slow alike at the same time, and are healed together"
+    return Decision("as-a-set", True, float(len(part)), 2.0, says)
+
+
+def _is_no_chance(job: Observed, one: Slowdown, rows: Mask, known: Mask) -> bool:
+    """Whether the ranks are farther from the others than as many of a healthy job are."""
+    assert one.suspect is not None
+    levels = _levels(job, one.suspect)
+    levels[known & ~rows] = np.nan
+    groups = [group[np.isfinite(levels[group])] for group in job.groups(one.phase)]
+    groups = [group for group in groups if group.size > 1]
+    compared = np.concatenate([np.zeros(0, np.int64), *groups])
+    ways = math.log(math.comb(compared.size, int(rows[compared].sum()))) + math.log(
+        max(compared.size, 1) * (len(job.own.phases) + 1)
+    )
+    return are_apart(levels, groups, rows, math.log(TWO_SPEEDS) - ways)
+
+
+def _levels(job: Observed, one: Suspect) -> Floats:
+    """The logarithm of what each rank typically takes in the slow phases of a suspect."""
+    parts = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
+             if phase in one.phases]  # fmt: skip
+    own = np.sum(parts, axis=0) if parts else job.total
+    pad = max(SHARE * job.line.typical_ns, SLICE_NS)
+    return np.array(stats.row_medians(np.log(own[:, one.columns] + pad)))
+
+
+def _lost_fraction(
+    job: Observed, suspects: Sequence[Suspect], rows: Mask, known: frozenset[int]
+) -> float:
+    """What the set costs, but not more than is left once the other culprits are healed."""
+    members = [one for one in suspects if rows[one.row]]
+    others = [one for one in suspects
+              if not rows[one.row] and int(job.line.ranks[one.row]) in known]  # fmt: skip
+    cost = what_if(job, [*members, *others])
+    lost = min(sum(cost.fractions[: len(members)]), 1.0)
+    if not others:
+        return lost
+    columns = np.unique(np.concatenate([np.arange(len(job.line.steps))[one.columns]
+                                        for one in members]))  # fmt: skip
+    more = (cost.lost_ns - what_if(job, others).lost_ns)[columns].sum()
+    period = float(np.nansum(job.line.job_period_ns[columns]))
+    return min(lost, max(float(more), 0.0) / period) if period > 0 else lost

@@ -1,0 +1,178 @@
+"""Tensor parallel groups that take longer than equal ones, where passes hide who waits for whom.
+
+Fault: a slow rank of a group that works on each layer together (tensor or context parallel), in a
+job that marks passes as containing waiting and records no operators.
+Paper: none. Ours: the members of such a group wait only for each other within the pass of one
+microbatch, because its input was there when it began. So the pass, of the member that takes the
+least of it, is own time of the group as a whole, and equal groups of other replicas show what it
+needs. Which member is slow shows where nobody waits, as in the optimizer: a slow device is slow in
+everything. Else all members are a suspect together.
+Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps, which may
+contain waiting for other stages and replicas; all groups of a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.detect.slowdown import OWN_TIME
+from stepscope.diagnose.detect.straggler import Straggler
+from stepscope.diagnose.detect.straggler_ranks import is_brief, look_of, onset
+from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import FAST, score
+from stepscope.diagnose.views.hidden_waits import is_whole
+from stepscope.diagnose.views.own_time import OF
+from stepscope.diagnose.views.peers import disjoint, stages
+from stepscope.diagnose.views.phase_rows import phase_rows
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.trace import DATA_LOAD
+from stepscope.window import Floats, Ints
+
+UNITS = ("tp", "cp", "mp")
+"""Groups that work on each layer together, and on the same samples."""
+LEAST_PEERS = 3
+"""Other groups of the stage: of two, either may be the unusual one. Statistics."""
+AS_SLOW = 0.5
+"""Of the group's excess, as a share: a member with this in what it does alone is the slow one, and
+one with less than half of that is not. Our choice."""
+LEAST_BEFORE = 8
+"""Steps before it that show how long steps are without it, as `cost.LEAST_EITHER`. Statistics."""
+SUSPECTED = 0.45
+"""The score of a group whose slow member is not known: a suspect. Our choice, as
+`by_kernels.ONE_KERNEL_SCORE`."""
+
+
+class SlowUnits:
+    """Groups that take longer in passes with hidden waiting, and their slow member if it shows."""
+
+    name = "slow-units"
+    needs = Needs("phases", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        units = _units(job)
+        own = _in_passes(job, units)
+        if own is None:
+            return
+        peers = _peers(job, units)
+        skip, tests = job.line.warm_up, len(units)
+        for one in look_of(job)(own[:, skip:], peers, job.line.typical_ns, None, tests):
+            found = replace(one, first=one.first + skip, stop=one.stop + skip)
+            if so_far.blamed.isdisjoint(job.line.ranks[units[one.row]].tolist()):
+                yield _finding(job, units, own, peers, found)
+
+
+def _units(job: Observed) -> list[Ints]:
+    """The rows of each group that works on the same layers, where all members were recorded."""
+    groups = [group.ranks for group in job.window.job.groups_of_kind(*UNITS)]
+    rows = [job.line.rows(np.array(ranks, np.int64)) for ranks in groups]
+    return disjoint([known.tolist() for known in rows if (known >= 0).all()])
+
+
+def _peers(job: Observed, units: Sequence[Ints]) -> list[Ints]:
+    """The groups of each stage, as numbers of groups; where there are enough."""
+    stage = stages(job.window)
+    at = np.array([stage.get(int(job.line.ranks[rows[0]]), 0) for rows in units])
+    equal = [np.flatnonzero(at == one) for one in np.unique(at)]
+    return [group for group in equal if group.size > LEAST_PEERS]
+
+
+def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
+    """How long each group takes in hidden passes of one microbatch, `[group, step]`; None if there
+    are none."""
+    rows = phase_rows(job.window, job.line) if job.own.hidden and units else None
+    if rows is None:
+        return None
+    hidden = {one.method.removeprefix(OF) for one in job.own.skipped}
+    names = sorted(hidden & rows.passes)
+    whole = rows.names.equals(*names) & is_whole(rows)
+    if not names or whole.any():
+        return None
+    spent = rows.grids(rows.duration.astype(np.float64), names).sum(axis=0)
+    return np.stack([spent[members].min(axis=0) for members in units])
+
+
+def _finding(
+    job: Observed, units: Sequence[Ints], own: Floats, peers: Sequence[Ints], one: Straggler
+) -> Slowdown:
+    """The slow member of a group, or all of its members as a suspect."""
+    others = next(group[group != one.row] for group in peers if one.row in group)
+    usual = stats.column_median(own[others])
+    excess = own[one.row] - usual
+    first = one.first if is_brief(job) else onset(excess, one, job.line.warm_up)
+    part = slice(first, one.stop)
+    slowdown = stats.median(own[one.row, part]) / max(stats.median(usual[part]), 1.0)
+    member = _slow_member(job, units[one.row], part, slowdown)
+    rows = units[one.row] if member is None else np.array([member])
+    ranks = tuple(sorted(int(rank) for rank in job.line.ranks[rows]))
+    lost = _lost_fraction(job, units, own, one.row, usual, part)
+    detail = (
+        f"their passes take {excess[part].mean() / 1e6:.1f} ms per step more than those of equal "
+        f"groups (z {one.z:.1f}, noise reaches {one.needed:.1f}); "
+    )
+    detail += "which member is slow is not known" if member is None else (
+        "of the group, this rank alone is slow where nobody waits as well")  # fmt: skip
+    says = "" if member is not None else (
+        f"{name_ranks(ranks)}, which wait for each other in their passes, take {slowdown:.1f}x as "
+        f"long as equal groups from step {int(job.line.steps[first])}: one of them is slow"
+    )  # fmt: skip
+    return Slowdown(
+        SlowUnits.name, "compute", detail, ranks, steps=job.line.span(first, one.stop),
+        time_ns=job.line.span_ns(first, one.stop), slowdown=slowdown,
+        lost_ns=lost * job.line.typical_ns, lost_fraction=lost, says=says,
+        score=SUSPECTED if member is None else score(one.z - one.needed),
+        values={"effect": one.effect, "z": one.z, "z_needed": one.needed, "lost_fraction": lost},
+        columns=frozenset(range(first, one.stop)), has_onset=first > job.line.warm_up,
+        decisions=(Decision(OWN_TIME, True, one.z, one.needed, detail),),
+    )  # fmt: skip
+
+
+def _slow_member(job: Observed, members: Ints, part: slice, slowdown: float) -> int | None:
+    """The one member that is about as slow as the group in what it does alone."""
+    alone = [at for at, phase in enumerate(job.own.phases) if phase not in (*UNNAMED, DATA_LOAD)]
+    if not alone:
+        return None
+    own = job.own.own[alone].sum(axis=0)
+    slower = [stats.median(own[row, part]) / max(_usual(job, own, row, part), 1.0) - 1
+              for row in members]  # fmt: skip
+    order = np.argsort(slower)
+    second, most = (slower[int(at)] for at in order[-2:])
+    enough = AS_SLOW * (slowdown - 1)
+    return int(members[order[-1]]) if most >= enough > 2 * second else None
+
+
+def _usual(job: Observed, own: Floats, row: int, part: slice) -> float:
+    return stats.median(stats.column_median(own[job.peers_of(row, None)])[part])
+
+
+def _lost_fraction(
+    job: Observed, units: Sequence[Ints], own: Floats, unit: int, usual: Floats, part: slice
+) -> float:
+    """How much shorter these steps would be with the group as fast as its peers."""
+    model, work = Model.of(job), np.full(job.total.shape, np.nan)
+    for at, rows in enumerate(units):
+        work[rows] = own[at]
+    healed = work.copy()
+    healed[units[unit]] = np.minimum(own[unit], usual)
+    gain = float((model.step_ns(work) - model.step_ns(healed))[part].mean())
+    period = job.line.job_period_ns
+    lost = min(max(gain, 0.0), _rise(period, part, job.line.warm_up)) * (part.stop - part.start)
+    whole = float(np.nansum(period[part]))
+    return min(lost / whole, 1.0) if whole > 0 and math.isfinite(lost) else 0.0
+
+
+def _rise(period: Floats, part: slice, warm_up: int) -> float:
+    """How much longer steps are than the fast ones before, as no model may say more; without
+    enough steps before, no limit."""
+    before = period[warm_up : part.start]
+    if before.size < LEAST_BEFORE:
+        return math.inf
+    return max(float(np.nanmean(period[part]) - np.nanquantile(before, FAST)), 0.0)

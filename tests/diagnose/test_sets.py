@@ -1,0 +1,74 @@
+"""Ranks that are slow alike: none of them costs anything alone, and all together do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.decide.sets import same_experts
+from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import ProcessGroup
+from stepscope.window import Floats
+
+from .jobs import Fault, a_job
+
+SIX = (3, 9, 14, 20, 27, 30)
+
+
+def slow(ranks: tuple[int, ...], times: float, start: int = 0) -> Fault:
+    return Fault(ranks, "backward-compute", start, times=times)
+
+
+@pytest.mark.parametrize("start", [0, 30])
+def test_six_of_32_that_cost_nothing_alone_are_named_with_what_they_cost_together(
+    start: int,
+) -> None:
+    (verdict,) = diagnose(a_job(32, 80, 0.01, faults=[slow(SIX, 1.2, start)])).verdicts
+    assert (verdict.cause, verdict.ranks) == ("compute", SIX)
+    assert verdict.lost_fraction == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_quarter_of_the_ranks_is_a_set_as_well() -> None:
+    ranks = tuple(range(0, 32, 4))
+    (verdict,) = diagnose(a_job(32, 60, 0.01, faults=[slow(ranks, 1.5)])).verdicts
+    assert verdict.ranks == ranks
+
+
+def test_beside_a_culprit_that_costs_more_a_set_costs_what_is_left_without_it() -> None:
+    job = a_job(32, 80, 0.01, faults=[slow(SIX, 1.2), slow((1,), 2.0)])
+    first, *others = diagnose(job).verdicts
+    assert first.ranks == (1,)
+    assert [one.ranks for one in others] == [SIX]
+    whole = sum(one.lost_fraction or 0.0 for one in (first, *others))
+    assert whole < 0.5  # a step without any of them takes half as long
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_slowest_of_ranks_that_differ_are_no_set(seed: int) -> None:
+    """Healthy ranks differ permanently by 4 %: some exceed every limit for a single rank."""
+
+    def differ(own: Floats) -> Floats:
+        speeds = np.random.default_rng(seed).normal(scale=0.04, size=own.shape[1])
+        scaled: Floats = own * np.exp(speeds)[None, :, None]
+        return scaled
+
+    found = diagnose(a_job(64, 60, 0.01, seed, edit=differ, stacks=False)).verdicts
+    assert all(len(one.ranks) == 1 for one in found)
+
+
+@pytest.mark.parametrize(("ranks", "same"), [((1, 5), True), ((1, 6), False)])
+def test_a_set_at_one_place_of_all_expert_groups_holds_the_same_experts(
+    ranks: tuple[int, ...], same: bool
+) -> None:
+    window = a_job(8, 10)
+    experts = tuple(ProcessGroup(f"ep-{first}", "ep", tuple(range(first, first + 4)))
+                    for first in (0, 4))  # fmt: skip
+    job = Observed(replace(window, job=replace(window.job, groups=experts)))
+    found = same_experts(
+        job, Slowdown("argus-l2", "load_imbalance", "", ranks, phase="moe_experts")
+    )
+    assert bool(found) == same

@@ -1,0 +1,82 @@
+"""Tensor parallel groups in pipelines of which only phases, and that they wait, were recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import Job, ProcessGroup
+from stepscope.window import Window
+
+from .jobs import MS, START, a_table
+
+REPLICAS, STAGES, WIDTH, MICROBATCHES, STEPS = 6, 2, 2, 4, 40
+RANKS = REPLICAS * STAGES * WIDTH
+FORWARD_MS, OPTIMIZER_MS, SLOW, TIMES = 10.0, 4.0, 9, 1.6
+
+
+def _rank(replica: int, stage: int, member: int) -> int:
+    return (replica * STAGES + stage) * WIDTH + member
+
+
+def _groups() -> tuple[ProcessGroup, ...]:
+    pairs = [(replica, stage) for replica in range(REPLICAS) for stage in range(STAGES)]
+    tensor = [tuple(_rank(*pair, at) for at in range(WIDTH)) for pair in pairs]
+    pipes = [tuple(_rank(replica, stage, at) for stage in range(STAGES))
+             for replica in range(REPLICAS) for at in range(WIDTH)]  # fmt: skip
+    data = [tuple(_rank(replica, stage, at) for replica in range(REPLICAS))
+            for stage in range(STAGES) for at in range(WIDTH)]  # fmt: skip
+    kinds = (("tp", tensor), ("pp", pipes), ("dp", data))
+    return tuple(ProcessGroup(f"{kind}-{at}", kind, ranks)
+                 for kind, groups in kinds for at, ranks in enumerate(groups))  # fmt: skip
+
+
+def a_run(since: int, in_optimizer: bool = True) -> Diagnosis:
+    """One rank is slow since a step: its partner waits for it within each pass, and the next stage
+    between them."""
+    random, rows, steps, now = np.random.default_rng(1), [], [], START
+    for step in range(STEPS):
+        times = np.where((np.arange(RANKS) == SLOW) & (step >= since), TIMES, 1.0)
+        group = times.reshape(-1, WIDTH).max(axis=1).repeat(WIDTH)
+        whole = 0
+        for rank in range(RANKS):
+            at = now
+            for one in range(MICROBATCHES):
+                for name, share in (("forward-compute", 1), ("backward-compute", 2)):
+                    took = int(FORWARD_MS * share * group[rank] * random.normal(1, 0.01) * MS)
+                    rows.append((rank, step, "pp-recv", one, at, MS, 1))
+                    rows.append((rank, step, name, one, at + MS, took, 1))
+                    at += MS + took
+            took = int(OPTIMIZER_MS * (times[rank] if in_optimizer else 1.0) * MS)
+            took = int(took * random.normal(1, 0.01))
+            rows.append((rank, step, "optimizer", -1, at, took, 0))
+            whole = max(whole, at + took - now)
+        steps += [(rank, step, now, whole) for rank in range(RANKS)]
+        now += whole
+    tables = {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase microbatch start_ns duration_ns waits", rows),
+    }
+    return diagnose(Window(Job("units", RANKS, groups=_groups()), tables))
+
+
+@pytest.mark.parametrize("since", [0, 15])
+def test_a_member_that_is_slow_where_nobody_waits_is_the_culprit(since: int) -> None:
+    (verdict,) = a_run(since).verdicts
+    assert (verdict.ranks, verdict.cause) == ((SLOW,), "compute")
+    assert verdict.lost_fraction == pytest.approx(0.36, abs=0.03)
+    if since:
+        assert verdict.steps is not None and verdict.steps[0] == since
+
+
+def test_else_the_whole_group_is_a_suspect() -> None:
+    (verdict,) = a_run(0, in_optimizer=False).verdicts
+    assert verdict.ranks == (8, 9)
+    assert verdict.confidence < 0.5
+    assert "one of them is slow" in verdict.summary
+
+
+def test_equal_groups_are_silent() -> None:
+    assert a_run(STEPS).verdicts == ()
