@@ -18,9 +18,10 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
-from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
 from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_beside_work
+from stepscope.diagnose.views.beside import not_awaited_before
 from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_waits import (
@@ -31,6 +32,7 @@ from stepscope.diagnose.views.hidden_waits import (
     hidden,
     is_whole,
 )
+from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
@@ -47,7 +49,18 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
 )
 from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
+from stepscope.window import (
+    NULL,
+    Floats,
+    Ints,
+    Mask,
+    Table,
+    Union,
+    Window,
+    numbered,
+    occurrence,
+    union,
+)
 
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
@@ -300,9 +313,36 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
         return _bundle(line, [], [], [], [Skipped("own time", why)])
     computed = comm.strings("op").equals("Send") | within
     since = awaited_since(comm, rank, begin, end, axis, computed)
-    until = axis.at(rank, end)
-    blocking = ~sends_beside_work(comm, axis.at(rank, begin), until)
+    first, until = axis.at(rank, begin), axis.at(rank, end)
+    places = _places(window, comm, rank, line)
+    if places is not None and within.any():
+        since = np.maximum(since, not_awaited_before(*places, first, until, within))
+    blocking = ~sends_beside_work(comm, first, until)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
+    if places is not None:
+        own += _hidden(places, since == first, first, busy, own.shape)
     own[~all_ends_known(window, line)] = np.nan
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+
+
+def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:
+    """The rank and step of each operator, and what it is in its step, the same on all ranks; None
+    in pipelines, whose ranks run different programs, and where steps are unknown."""
+    if not comm.has("step", "seq") or comm.strings("op").equals(*POINT_TO_POINT).any():
+        return None
+    column = line.columns(comm.ints("step"))
+    if is_staged(window) or (column < 0).any():
+        return None
+    cell = rank * len(line.steps) + column
+    what = kinds_and_operators(window, comm)
+    return cell, numbered(what, occurrence(numbered(cell, what), comm.ints("seq")))
+
+
+def _hidden(
+    places: tuple[Ints, Ints], waited: Mask, first: Ints, busy: Union, shape: tuple[int, ...]
+) -> Floats:
+    """Work behind operators, by those that ranks wait for from their begin on."""
+    cell, place = places
+    ranks, steps = shape
+    return Gaps.of(cell[waited], place[waited], first[waited], busy, (ranks, steps)).hidden()
