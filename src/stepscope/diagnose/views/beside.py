@@ -2,8 +2,9 @@
 
 Gradients are exchanged beside the backward pass. A rank that is ahead of the others goes on to its
 next operators within passes, one after another, while the exchange waits for the last rank. How far
-ranks get shows up to where the program does not wait. This is the same for all ranks: one that is
-never ahead waits no earlier than the others.
+ranks get shows up to where the program does not wait, and of reductions, which only the optimizer
+needs, that it waits after the last operator within passes. This is the same for all ranks: one that
+is never ahead waits no earlier than the others.
 
 Cost: two sorts of the operators within passes. Cannot see: programs without such operators.
 """
@@ -19,7 +20,9 @@ NEVER = 0
 """No operator is reached during another one."""
 
 
-def not_awaited_before(cell: Ints, place: Ints, first: Ints, last: Ints, proofs: Mask) -> Ints:
+def not_awaited_before(
+    cell: Ints, place: Ints, first: Ints, last: Ints, proofs: Mask, reductions: Mask
+) -> Ints:
     """For each row from when on its rank may wait in it, on the axis.
 
     Args:
@@ -27,6 +30,7 @@ def not_awaited_before(cell: Ints, place: Ints, first: Ints, last: Ints, proofs:
         place: what each row is in its step, the same number on all ranks.
         first, last: when each row began and ended, on the axis.
         proofs: operators within passes, which begin when the work before them is done.
+        reductions: operators that combine gradients.
     """
     reached = np.sort(first[proofs])
     begins = np.searchsorted(np.sort(cell[proofs]), np.arange(int(cell.max()) + 2))
@@ -34,8 +38,8 @@ def not_awaited_before(cell: Ints, place: Ints, first: Ints, last: Ints, proofs:
     cells, until = cell[others], last[others] - ((last - first)[others] * MAYBE_AFTER).astype(int)
     during = np.searchsorted(reached, until) - begins[cells]
     during = np.where(during > np.searchsorted(reached, first[others]) - begins[cells], during, 0)
-    number = np.minimum(_usual(place[others], during)[place[others]],
-                        np.diff(begins)[cells])  # fmt: skip
+    every, usual = np.diff(begins)[cells], _usual(place[others], during)[place[others]]
+    number = np.where(reductions[others] & (usual > NEVER), every, np.minimum(usual, every))
     at = (begins[cells] + number - 1).clip(0, max(reached.size - 1, 0))
     since = first.copy()
     later = number > NEVER

@@ -316,12 +316,14 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     first, until = axis.at(rank, begin), axis.at(rank, end)
     places = _places(window, comm, rank, line)
     if places is not None and within.any():
-        since = np.maximum(since, not_awaited_before(*places, first, until, within))
+        reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
+        later = not_awaited_before(*places, first, until, within, reductions)
+        since = np.maximum(since, later)
     blocking = ~sends_beside_work(comm, first, until)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
     if places is not None:
-        own += _hidden(places, since == first, first, busy, own.shape)
+        own += _hidden(places, within, since == first, first, busy, own.shape)
     own[~all_ends_known(window, line)] = np.nan
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
 
@@ -340,9 +342,10 @@ def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[In
 
 
 def _hidden(
-    places: tuple[Ints, Ints], waited: Mask, first: Ints, busy: Union, shape: tuple[int, ...]
-) -> Floats:
+    places: tuple[Ints, Ints], within: Mask, waited: Mask, first: Ints, busy: Union,
+    shape: tuple[int, ...],
+) -> Floats:  # fmt: skip
     """Work behind operators, by those that ranks wait for from their begin on."""
-    cell, place = places
+    cell, place = (column[waited] for column in places)
     ranks, steps = shape
-    return Gaps.of(cell[waited], place[waited], first[waited], busy, (ranks, steps)).hidden()
+    return Gaps.of(cell, place, within[waited], first[waited], busy, (ranks, steps)).hidden()
