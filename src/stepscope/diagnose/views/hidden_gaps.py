@@ -31,12 +31,15 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.thresholds import AT_ONCE_NS, FAST
-from stepscope.window import Floats, Ints, Mask, Union
+from stepscope.window import Floats, Ints, Mask, Union, union
 
 MOSTLY = 0.5
 """Part of the ranks that must have a gap in a step for it to be open: the median rank has one."""
 MIRROR = 0.5
 """Minus the slope of a gap against its cover: 1 beside, 0 where ranks wait, halfway between."""
+LEAST_TOLD = 0.1
+"""Part of a rank's gaps, at least, that tells how long it takes in others than the longest. Our
+choice."""
 MEDIAN_ERROR, STANDARD_ERRORS = 1.25, 3.0
 """Of a median in those of a mean, and by how many of them the slope must be beyond halfway: one
 place of 700 is by chance. Statistics."""
@@ -59,14 +62,19 @@ class Gaps:
 
     @classmethod
     def of(
-        cls, cell: Ints, place: Ints, within: Mask, begin: Ints, busy: Union, shape: tuple[int, int]
-    ) -> Gaps:
-        """The gaps before operators that begin at these places on the axis."""
+        cls, cell: Ints, place: Ints, within: Mask, begin: Ints, end: Ints, busy: Union,
+        shape: tuple[int, int],
+    ) -> Gaps:  # fmt: skip
+        """The gaps before operators that begin and end at these places on the axis.
+
+        No work hides behind an operator within passes, in which its rank waits.
+        """
         order = np.argsort(begin, kind="stable")
         before = np.empty_like(begin)
         before[order] = np.concatenate((begin[order[:1]], begin[order[:-1]]))
         cover = busy.within(before, begin)
         gap = (begin - before - cover).astype(np.float64)
+        cover -= union(begin[within], end[within]).within(before, begin)
         return cls(cell, place, within, gap, cover.astype(np.float64), shape)
 
     def hidden(self) -> Floats:
@@ -87,16 +95,41 @@ class Gaps:
     @property
     def _speed(self) -> Floats:
         """How many times as long as others each rank takes in each step, at least 1."""
-        usual = self._usual(self.work_ns)
-        told = np.flatnonzero(self._open & (usual > AT_ONCE_NS))
-        ratio = self.work_ns[told] / usual[told]
-        order = np.lexsort((ratio, self.cell[told]))
-        told, ratio = told[order], ratio[order]
-        whole = np.bincount(self.cell[told], weights=usual[told], minlength=self._cells)
+        told = self._in_order
+        ratio, cell = self.work_ns[told] / self._reference[told], self.cell[told]
+        order = np.lexsort((ratio, cell))
+        weight = self._reference[told][order]
+        whole = np.bincount(cell, weights=weight, minlength=self._cells)
         before = np.cumsum(whole) - whole
-        at = np.searchsorted(np.cumsum(usual[told]), before + FAST * whole)
-        known = ratio[at.clip(0, max(told.size - 1, 0))] if told.size else 1.0
+        at = np.searchsorted(np.cumsum(weight), before + FAST * whole)
+        known = ratio[order][at.clip(0, max(told.size - 1, 0))] if told.size else 1.0
         return np.asarray(np.where(whole > 0, known, 1.0)).clip(min=1.0)
+
+    def elsewhere(self) -> Floats:
+        """How many times as long as others each rank takes in each step in all gaps but the one in
+        which it takes the most longer, `[rank, step]`; NaN where these are too short to tell."""
+        told = self._in_order
+        last = np.append(self.cell[told][1:] != self.cell[told][:-1], True)[: told.size]
+        rest = told[~last]
+        spent = stats.sums(self.cell[rest], self.work_ns[rest], self._cells)
+        usual = stats.sums(self.cell[rest], self._reference[rest], self._cells)
+        whole = stats.sums(self.cell[told], self._reference[told], self._cells)
+        known = (whole > 0) & (usual >= LEAST_TOLD * whole)
+        return np.where(known, spent / np.maximum(usual, 1.0), np.nan).reshape(self.shape)
+
+    @cached_property
+    def _reference(self) -> Floats:
+        """What is usual at each row's place, where most ranks have a gap: in its step, or else in
+        any; 0 where they have in none."""
+        at = self._open
+        ever = _medians(self.place[at], self.work_ns[at], self._places)
+        return np.where(at, self._usual(self.work_ns), ever[self.place])
+
+    @cached_property
+    def _in_order(self) -> Ints:
+        """Rows with a gap of which it is known what is usual, cell by cell, by their excess."""
+        told = np.flatnonzero((self._reference > AT_ONCE_NS) & (self.gap_ns > AT_ONCE_NS))
+        return told[np.lexsort((self.work_ns[told] - self._reference[told], self.cell[told]))]
 
     @cached_property
     def _least_cover(self) -> Floats:

@@ -82,6 +82,10 @@ class OwnTime:
     """Of the phases of which only the excess over peers is known, how long ranks were in them with
     all waiting, `[rank, step]` in ns."""
 
+    elsewhere: Floats | None = None
+    """Of operators alone, how many times as long as others each rank takes in other gaps than the
+    one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
+
     @property
     def hidden(self) -> bool:
         """Whether some phase is left out because of waiting that was not measured."""
@@ -314,18 +318,21 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     computed = comm.strings("op").equals("Send") | within
     since = awaited_since(comm, rank, begin, end, axis, computed)
     first, until = axis.at(rank, begin), axis.at(rank, end)
-    places = _places(window, comm, rank, line)
+    places, waited = _places(window, comm, rank, line), np.ones(len(comm), np.bool_)
     if places is not None and within.any():
         reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
         later = not_awaited_before(*places, first, until, within, reductions)
-        since = np.maximum(since, later)
+        since, waited = np.maximum(since, later), later == first
     blocking = ~sends_beside_work(comm, first, until)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
+    gaps = None
     if places is not None:
-        own += _hidden(places, within, since == first, first, busy, own.shape)
+        gaps = _gaps(places, within, waited, (first, until), busy, own.shape)
+    own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
-    return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+    found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+    return replace(found, elsewhere=None if gaps is None else gaps.elsewhere())
 
 
 def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:
@@ -341,11 +348,11 @@ def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[In
     return cell, numbered(what, occurrence(numbered(cell, what), comm.ints("seq")))
 
 
-def _hidden(
-    places: tuple[Ints, Ints], within: Mask, waited: Mask, first: Ints, busy: Union,
+def _gaps(
+    places: tuple[Ints, Ints], within: Mask, waited: Mask, spans: tuple[Ints, Ints], busy: Union,
     shape: tuple[int, ...],
-) -> Floats:  # fmt: skip
-    """Work behind operators, by those that ranks wait for from their begin on."""
-    cell, place = (column[waited] for column in places)
+) -> Gaps:  # fmt: skip
+    """The time before operators, of those that ranks wait for from their begin on."""
+    cell, place, begin, end = (column[waited] for column in (*places, *spans))
     ranks, steps = shape
-    return Gaps.of(cell, place, within[waited], first[waited], busy, (ranks, steps)).hidden()
+    return Gaps.of(cell, place, within[waited], begin, end, busy, (ranks, steps))
