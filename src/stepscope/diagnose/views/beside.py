@@ -39,7 +39,8 @@ def not_awaited_before(
     during = np.searchsorted(reached, until) - begins[cells]
     during = np.where(during > np.searchsorted(reached, first[others]) - begins[cells], during, 0)
     every, usual = np.diff(begins)[cells], _usual(place[others], during)[place[others]]
-    number = np.where(reductions[others] & (usual > NEVER), every, np.minimum(usual, every))
+    beside = reductions[others] & bool((reductions[others] & (usual > NEVER)).any())
+    number = np.where(beside, every, np.minimum(usual, every))
     at = (begins[cells] + number - 1).clip(0, max(reached.size - 1, 0))
     since = first.copy()
     later = number > NEVER

@@ -79,7 +79,9 @@ class Gaps:
 
     def hidden(self) -> Floats:
         """How much more than its gaps each rank needs in each step, `[rank, step]` in ns."""
-        most = self.gap_ns + self.cover_ns - np.where(self._beside[self.place], 0, self._least_cover)
+        most = (
+            self.gap_ns + self.cover_ns - np.where(self._beside[self.place], 0, self._least_cover)
+        )
         needed = np.maximum(self.work_ns, np.minimum(self._level[self.place], most))
         more = np.where(self.within, self.work_ns, needed) - self.gap_ns
         return stats.sums(self.cell, more, self._cells).reshape(self.shape)
@@ -166,7 +168,7 @@ class Gaps:
         """Whether most ranks have each row's gap in its step."""
         at = self._step_and_place
         size = self._places * self.shape[1]
-        have = stats.sums(at, self.gap_ns > AT_ONCE_NS, size)
+        have = np.bincount(at[self.gap_ns > AT_ONCE_NS], minlength=size)
         return np.asarray(have > MOSTLY * np.bincount(at, minlength=size))[at]
 
     def _usual(self, values: Floats) -> Floats:
@@ -188,7 +190,10 @@ class Gaps:
         least = np.maximum(_medians(self.place, size, self._places), AT_ONCE_NS)
         tells = (size >= least[self.place]) & (self.gap_ns > AT_ONCE_NS) & ~self.within
         place, slope = self.place[tells], -gap[tells] / cover[tells]
-        middle, count = _medians(place, slope, self._places), np.bincount(place, minlength=self._places)
+        middle, count = (
+            _medians(place, slope, self._places),
+            np.bincount(place, minlength=self._places),
+        )
         scatter = stats.MAD_TO_SIGMA * _medians(place, np.abs(slope - middle[place]), self._places)
         error = MEDIAN_ERROR * scatter / np.sqrt(np.maximum(count, 1))
         return np.asarray((count > 0) & (middle - STANDARD_ERRORS * error > MIRROR))

@@ -24,6 +24,7 @@ from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_b
 from stepscope.diagnose.views.beside import not_awaited_before
 from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
+from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
@@ -32,7 +33,6 @@ from stepscope.diagnose.views.hidden_waits import (
     hidden,
     is_whole,
 )
-from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
