@@ -4,7 +4,8 @@ Fault: any slow rank.
 Paper: none.
 What differs: data loading and experts are causes by their phase. Otherwise most of the excess is
 processor time (`compute`) or not (`host`); without processor times, time outside phases, a late
-host, or kernels that take as long as the peers' mean `host`.
+host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that takes
+longer before one of them only has an `unknown` cause.
 Cost: means over a range. Cannot see: why the host or the device is slow.
 """
 
@@ -23,14 +24,18 @@ from stepscope.diagnose.thresholds import FAST, PROCESSOR_TIME
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.stacks import EXPLAINS
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
+
+THROUGHOUT = 0.5
+"""A rank that is slow throughout is by this part of its excess ratio in other gaps than the one in
+which it takes the most longer: halfway between all and nothing."""
 
 
 class Elimination:
     """The cause that is left when none was measured, by the slow phase and its processor time."""
 
     name = "elimination"
-    causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance")
+    causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance", "unknown")
     needs = Needs()
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
@@ -53,8 +58,22 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     use = use_of_excess(job, suspect)
     if use.computed is None:
         late = suspect.phase in (OUTSIDE, GAPS) or use.is_late or _kernels_are_alike(job, suspect)
+        if not late and use.ahead is None and not _is_slow_throughout(job, suspect):
+            return "unknown", "residual"
         return ("host" if late else "compute"), "residual"
     return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"
+
+
+def _is_slow_throughout(job: Observed, suspect: Suspect) -> bool:
+    """Whether it takes longer in all that it does, as slow devices do, or nothing shows the parts.
+
+    Of operators alone no one can tell what a rank does between them. If it takes longer before one
+    operator only, it may load, save or wait for its host as well as compute.
+    """
+    if suspect.phase != BETWEEN or job.own.elsewhere is None:
+        return True
+    ratio = stats.median(job.own.elsewhere[suspect.row, suspect.columns])
+    return bool(ratio - 1 >= THROUGHOUT * (suspect.slowdown - 1))
 
 
 def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:

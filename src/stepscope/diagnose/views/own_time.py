@@ -18,11 +18,13 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
-from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
 from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_beside_work
+from stepscope.diagnose.views.beside import not_awaited_before
 from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
+from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
@@ -47,7 +49,18 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
 )
 from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
+from stepscope.window import (
+    NULL,
+    Floats,
+    Ints,
+    Mask,
+    Table,
+    Union,
+    Window,
+    numbered,
+    occurrence,
+    union,
+)
 
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
@@ -68,6 +81,10 @@ class OwnTime:
     lasted: Mapping[str, Floats] = field(default_factory=dict)
     """Of the phases of which only the excess over peers is known, how long ranks were in them with
     all waiting, `[rank, step]` in ns."""
+
+    elsewhere: Floats | None = None
+    """Of operators alone, how many times as long as others each rank takes in other gaps than the
+    one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
 
     @property
     def hidden(self) -> bool:
@@ -301,9 +318,42 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
         return _bundle(line, [], [], [], [Skipped("own time", why)])
     computed = comm.strings("op").equals("Send") | within
     since = awaited_since(comm, rank, begin, end, axis, computed)
-    until = axis.at(rank, end)
-    blocking = ~sends_beside_work(comm, axis.at(rank, begin), until)
+    first, until = axis.at(rank, begin), axis.at(rank, end)
+    places, waited = _places(window, comm, rank, line), np.ones(len(comm), np.bool_)
+    if places is not None and within.any():
+        reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
+        later = not_awaited_before(*places, first, until, within, reductions)
+        since, waited = np.maximum(since, later), later == first
+    blocking = ~sends_beside_work(comm, first, until)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
+    gaps = None
+    if places is not None:
+        gaps = _gaps(places, within, waited, (first, until), busy, own.shape)
+    own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
-    return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+    found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+    return replace(found, elsewhere=None if gaps is None else gaps.elsewhere())
+
+
+def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:
+    """The rank and step of each operator, and what it is in its step, the same on all ranks; None
+    in pipelines, whose ranks run different programs, and where steps are unknown."""
+    if not comm.has("step", "seq") or comm.strings("op").equals(*POINT_TO_POINT).any():
+        return None
+    column = line.columns(comm.ints("step"))
+    if is_staged(window) or (column < 0).any():
+        return None
+    cell = rank * len(line.steps) + column
+    what = kinds_and_operators(window, comm)
+    return cell, numbered(what, occurrence(numbered(cell, what), comm.ints("seq")))
+
+
+def _gaps(
+    places: tuple[Ints, Ints], within: Mask, waited: Mask, spans: tuple[Ints, Ints], busy: Union,
+    shape: tuple[int, ...],
+) -> Gaps:  # fmt: skip
+    """The time before operators, of those that ranks wait for from their begin on."""
+    cell, place, begin, end = (column[waited] for column in (*places, *spans))
+    ranks, steps = shape
+    return Gaps.of(cell, place, within[waited], begin, end, busy, (ranks, steps))

@@ -1,0 +1,212 @@
+"""Work that hides behind operators, in jobs of which only operators were recorded.
+
+An operator on a stream of its own covers what its rank computes meanwhile. Of two operators that
+follow each other on that stream, a rank that waits for the others in the first has done the work
+before the second when that begins: no time lies between the two, though it worked. The last rank
+waits for nobody, so all of its work shows. Compared by what shows, it takes several times as long
+as the others, and healing it seems to win back all the work that they do behind its back.
+
+So each *gap*, the time before one operator of a step in which no other covers it, is compared by
+itself, with its *cover*, the rest of the time since the operator before began:
+
+- *Beside*: the longer a rank is covered, the shorter is its gap. It works meanwhile, and its work
+  is both together. Each rank is compared with its usual self, and each step with all ranks: a rank
+  that is slow in everything is covered for a shorter time, too, without working in it.
+- *Hidden*: a rank that is covered for longer than the last one waits, and may work meanwhile. It
+  needs what the last ranks need there, on the scale of their *open* gaps, which most ranks have in
+  a step: a rank that takes 1.5 times as long in these takes 1.5 times as long in others. That scale
+  is the lower quartile of its gaps, because the others' work may hide in open gaps, too.
+
+Cost: two sorts of the operators. Cannot see: work that no rank shows in any step; whether a rank
+that is late in open gaps by a fixed time is slow in the others at all, which makes its cost too
+large by up to what it hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import AT_ONCE_NS, FAST
+from stepscope.window import Floats, Ints, Mask, Union, union
+
+MOSTLY = 0.5
+"""Part of the ranks that must have a gap in a step for it to be open: the median rank has one."""
+MIRROR = 0.5
+"""Minus the slope of a gap against its cover: 1 beside, 0 where ranks wait, halfway between."""
+LEAST_TOLD = 0.1
+"""Part of a rank's gaps, at least, that tells how long it takes in others than the longest. Our
+choice."""
+MEDIAN_ERROR, STANDARD_ERRORS = 1.25, 3.0
+"""Of a median in those of a mean, and by how many of them the slope must be beyond halfway: one
+place of 700 is by chance. Statistics."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The time before each operator: rows of `comm_ops`."""
+
+    cell: Ints
+    """The rank and step of each row, as one number."""
+    place: Ints
+    """What each row is in its step, the same number on all ranks."""
+    within: Mask
+    """Operators within passes: ranks wait for these."""
+    gap_ns: Floats
+    cover_ns: Floats
+    shape: tuple[int, int]
+    """Ranks and steps."""
+
+    @classmethod
+    def of(
+        cls, cell: Ints, place: Ints, within: Mask, begin: Ints, end: Ints, busy: Union,
+        shape: tuple[int, int],
+    ) -> Gaps:  # fmt: skip
+        """The gaps before operators that begin and end at these places on the axis.
+
+        No work hides behind an operator within passes, in which its rank waits.
+        """
+        order = np.argsort(begin, kind="stable")
+        before = np.empty_like(begin)
+        before[order] = np.concatenate((begin[order[:1]], begin[order[:-1]]))
+        cover = busy.within(before, begin)
+        gap = (begin - before - cover).astype(np.float64)
+        cover -= union(begin[within], end[within]).within(before, begin)
+        return cls(cell, place, within, gap, cover.astype(np.float64), shape)
+
+    def hidden(self) -> Floats:
+        """How much more than its gaps each rank needs in each step, `[rank, step]` in ns."""
+        most = (
+            self.gap_ns + self.cover_ns - np.where(self._beside[self.place], 0, self._least_cover)
+        )
+        needed = np.maximum(self.work_ns, np.minimum(self._level[self.place], most))
+        more = np.where(self.within, self.work_ns, needed) - self.gap_ns
+        return stats.sums(self.cell, more, self._cells).reshape(self.shape)
+
+    @property
+    def _level(self) -> Floats:
+        """What the last ranks need at each place, on the scale of their open gaps."""
+        last = self.cover_ns <= self._least_cover + AT_ONCE_NS
+        last &= (self.gap_ns > AT_ONCE_NS) & ~self.within
+        on_scale = self.work_ns[last] / self._speed[self.cell[last]]
+        return _medians(self.place[last], on_scale, self._places)
+
+    @property
+    def _speed(self) -> Floats:
+        """How many times as long as others each rank takes in each step, at least 1."""
+        told = self._in_order
+        ratio, cell = self.work_ns[told] / self._reference[told], self.cell[told]
+        order = np.lexsort((ratio, cell))
+        weight = self._reference[told][order]
+        whole = np.bincount(cell, weights=weight, minlength=self._cells)
+        before = np.cumsum(whole) - whole
+        at = np.searchsorted(np.cumsum(weight), before + FAST * whole)
+        known = ratio[order][at.clip(0, max(told.size - 1, 0))] if told.size else 1.0
+        return np.asarray(np.where(whole > 0, known, 1.0)).clip(min=1.0)
+
+    def elsewhere(self) -> Floats:
+        """How many times as long as others each rank takes in each step in all gaps but the one in
+        which it takes the most longer, `[rank, step]`; NaN where these are too short to tell."""
+        told = self._in_order
+        last = np.append(self.cell[told][1:] != self.cell[told][:-1], True)[: told.size]
+        rest = told[~last]
+        spent = stats.sums(self.cell[rest], self.work_ns[rest], self._cells)
+        usual = stats.sums(self.cell[rest], self._reference[rest], self._cells)
+        whole = stats.sums(self.cell[told], self._reference[told], self._cells)
+        known = (whole > 0) & (usual >= LEAST_TOLD * whole)
+        return np.where(known, spent / np.maximum(usual, 1.0), np.nan).reshape(self.shape)
+
+    @cached_property
+    def _reference(self) -> Floats:
+        """What is usual at each row's place, where most ranks have a gap: in its step, or else in
+        any; 0 where they have in none."""
+        at = self._open
+        ever = _medians(self.place[at], self.work_ns[at], self._places)
+        return np.where(at, self._usual(self.work_ns), ever[self.place])
+
+    @cached_property
+    def _in_order(self) -> Ints:
+        """Rows with a gap of which it is known what is usual, cell by cell, by their excess."""
+        told = np.flatnonzero((self._reference > AT_ONCE_NS) & (self.gap_ns > AT_ONCE_NS))
+        return told[np.lexsort((self.work_ns[told] - self._reference[told], self.cell[told]))]
+
+    @cached_property
+    def _least_cover(self) -> Floats:
+        """For each row the shortest cover of any rank at its place in its step."""
+        at = self._step_and_place
+        least = np.full(self._places * self.shape[1], np.inf)
+        np.minimum.at(least, at, self.cover_ns)
+        return least[at]
+
+    @cached_property
+    def work_ns(self) -> Floats:
+        """The gap, and what covers it where ranks work beside."""
+        beside = self._beside[self.place] & (self.gap_ns > AT_ONCE_NS)
+        return np.where(beside, self.gap_ns + self.cover_ns, self.gap_ns)
+
+    @property
+    def _cells(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @cached_property
+    def _places(self) -> int:
+        return int(self.place.max(initial=-1)) + 1
+
+    @cached_property
+    def _step_and_place(self) -> Ints:
+        return self.place * self.shape[1] + self.cell % self.shape[1]
+
+    @cached_property
+    def _rank_and_place(self) -> Ints:
+        return self.place * self.shape[0] + self.cell // self.shape[1]
+
+    @cached_property
+    def _open(self) -> Mask:
+        """Whether most ranks have each row's gap in its step."""
+        at = self._step_and_place
+        size = self._places * self.shape[1]
+        have = np.bincount(at[self.gap_ns > AT_ONCE_NS], minlength=size)
+        return np.asarray(have > MOSTLY * np.bincount(at, minlength=size))[at]
+
+    def _usual(self, values: Floats) -> Floats:
+        """For each row the median of all ranks at its place in its step."""
+        at = self._step_and_place
+        return _medians(at, values, self._places * self.shape[1])[at]
+
+    def _unusual(self, values: Floats) -> Floats:
+        """What each row differs by from other ranks in its step, and from its rank in others."""
+        apart = values - self._usual(values)
+        at = self._rank_and_place
+        return apart - _medians(at, apart, self._places * self.shape[0])[at]
+
+    @cached_property
+    def _beside(self) -> Mask:
+        """By place, whether ranks work while an operator before covers it."""
+        gap, cover = self._unusual(self.gap_ns), self._unusual(self.cover_ns)
+        size = np.abs(cover)
+        least = np.maximum(_medians(self.place, size, self._places), AT_ONCE_NS)
+        tells = (size >= least[self.place]) & (self.gap_ns > AT_ONCE_NS) & ~self.within
+        place, slope = self.place[tells], -gap[tells] / cover[tells]
+        middle, count = (
+            _medians(place, slope, self._places),
+            np.bincount(place, minlength=self._places),
+        )
+        scatter = stats.MAD_TO_SIGMA * _medians(place, np.abs(slope - middle[place]), self._places)
+        error = MEDIAN_ERROR * scatter / np.sqrt(np.maximum(count, 1))
+        return np.asarray((count > 0) & (middle - STANDARD_ERRORS * error > MIRROR))
+
+
+def _medians(number: Ints, values: Floats, size: int) -> Floats:
+    """The median of the values of each number; 0 where there are none."""
+    order = np.lexsort((values, number))
+    counts = np.bincount(number, minlength=size)
+    first = np.cumsum(counts) - counts
+    known = counts > 0
+    middle = np.zeros(size)
+    low = (first + (counts - 1) // 2)[known]
+    high = (first + counts // 2)[known]
+    middle[known] = (values[order[low]] + values[order[high]]) / 2
+    return middle
