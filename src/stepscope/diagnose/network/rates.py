@@ -9,12 +9,13 @@ a step with fewer operators, or with other sizes, does not count as faster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
+from stepscope.diagnose.network.unknown_sizes import UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
@@ -25,6 +26,9 @@ LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
 microseconds, the latency of a collective between hosts. They count where all of a place together
 take long enough to be worth a verdict, as those of tensors in inference. Our simulator."""
+LEAST_NS = 1e6
+"""What takes longer than this by far exceeds the latency of 40 microseconds. As `LEAST_BYTES`, where
+sizes are unknown. Our choice."""
 SIZES_PER_OCTAVE = 2
 """Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
 INSTANT = 0.05
@@ -97,6 +101,11 @@ class DeviceTransfers:
     ended_ns: Ints
     alone: Mask
     """Whether their kernels move nothing to or from other peers, and so end with them."""
+
+    @property
+    def unsized(self) -> Mask:
+        """Operators whose bytes were not recorded."""
+        return np.asarray(self.size_bytes == UNKNOWN)
 
     def only(self, kept: Mask) -> DeviceTransfers:
         if kept.all():
@@ -180,19 +189,26 @@ def device_transfers(job: Observed) -> DeviceTransfers | None:
 
 def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+    if comm is None or not comm.has("start_ns", "end_ns", "step", "peer"):
         return None
+    comm = with_sizes(comm)
     compared = comm.strings("op").equals(*COMPARED)
     column = np.where(compared, job.line.columns(comm.ints("step")), -1)
     places = Places(job.window, comm.strings("group").values)
-    parts = [part for rows in _portions(column)
+    parts = [_sized(part) for rows in _portions(column)
              if (part := _matched(job, places, comm.take(rows))) and part.place.size]  # fmt: skip
     return _joined(_long_enough(job, parts)) if parts else None
 
 
+def _sized(moved: DeviceTransfers) -> DeviceTransfers:
+    """Those of unknown size as kinds of their own."""
+    kind = by_position(moved.kind, moved.unsized, moved.place, moved.column, moved.ended_ns)
+    return replace(moved, kind=kind)
+
+
 def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:
     """Without the small operators of places where these take less than could cost anything."""
-    small = [one.size_bytes < LEAST_BYTES for one in parts]
+    small = [*map(_is_small, parts)]
     took = np.zeros(len(parts[-1].places))
     for one, few in zip(parts, small, strict=True):
         np.add.at(took, one.place[few], one.transfer_ns[few])
@@ -200,6 +216,17 @@ def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[Device
     least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
     return [one.only(~few | (took >= least)[one.place])
             for one, few in zip(parts, small, strict=True)]  # fmt: skip
+
+
+def _is_small(moved: DeviceTransfers) -> Mask:
+    """Those of few bytes, and of unknown size those whose kind mostly takes as little time."""
+    small = moved.size_bytes < LEAST_BYTES
+    if moved.unsized.any():
+        brief = np.zeros(int(moved.kind.max()) + 1, np.bool_)
+        for kind in np.unique(moved.kind[moved.unsized]).tolist():
+            brief[kind] = np.median(moved.transfer_ns[moved.kind == kind]) < LEAST_NS
+        small &= ~moved.unsized | brief[moved.kind]
+    return small
 
 
 def _portions(column: Ints) -> Iterator[Ints]:
