@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.window import NULL, Table
 
 ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
@@ -76,7 +76,7 @@ def _most_end_together(comm: Table) -> bool:
     begins, members = matched.bounds[:-1], np.diff(matched.bounds)
     end = comm.ints("end_ns")[matched.order]
     last = np.maximum.reduceat(end, begins)
-    took = last - np.maximum.reduceat(arrivals(comm)[matched.order], begins)
+    took = last - np.maximum.reduceat(comm.ints("start_ns")[matched.order], begins)
     spread = last - np.minimum.reduceat(end, begins)
     shown = (members >= LEAST_MEMBERS) & (took >= LEAST_NS)
     together = spread[shown] <= TOGETHER * took[shown]

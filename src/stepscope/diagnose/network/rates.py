@@ -27,7 +27,7 @@ LEAST_BYTES = 1 << 20
 microseconds, the latency of a collective between hosts. They count where all of a place together
 take long enough to be worth a verdict, as those of tensors in inference. Our simulator."""
 LEAST_NS = 1e6
-"""What takes longer than this by far exceeds the latency of 40 microseconds. As `LEAST_BYTES`, where
+"""What takes longer than this exceeds the latency of 40 microseconds by far: `LEAST_BYTES` where
 sizes are unknown. Our choice."""
 SIZES_PER_OCTAVE = 2
 """Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
@@ -203,7 +203,7 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
 def _sized(moved: DeviceTransfers) -> DeviceTransfers:
     """Those of unknown size as kinds of their own."""
     kind = by_position(moved.kind, moved.unsized, moved.place, moved.column, moved.ended_ns)
-    return replace(moved, kind=kind)
+    return replace(moved, kind=kind.astype(np.int32))
 
 
 def _long_enough(job: Observed, parts: Sequence[DeviceTransfers]) -> list[DeviceTransfers]:

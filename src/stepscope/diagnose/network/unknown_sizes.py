@@ -6,7 +6,10 @@ is compared with the n-th elsewhere. That one place is given more data cannot be
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence
 
@@ -25,11 +28,20 @@ def with_sizes(comm: Table) -> Table:
     return comm.with_column("bytes", np.where(unknown, UNKNOWN, size)) if unknown.any() else comm
 
 
-def by_position(kind: Ints, unknown: Mask, place: Ints, column: Ints, ended_ns: Ints) -> Ints:
+def any_size_known(comm: Table) -> bool:
+    """Whether the bytes of any operator were recorded."""
+    return comm.has("bytes") and bool((comm.ints("bytes") != NULL).any())
+
+
+Whole = NDArray[np.signedinteger[Any]]
+"""Numbers of any width: there are millions of them."""
+
+
+def by_position(kind: Whole, unknown: Mask, place: Whole, column: Whole, ended_ns: Ints) -> Whole:
     """A number for each kind of operator, of unknown size for each position in a step."""
     if not unknown.any():
         return kind
     found = kind.copy()
     same = numbered(*(each[unknown].astype(np.int64) for each in (kind, place, column)))
-    found[unknown] += POSITIONS + (occurrence(same, ended_ns[unknown]) % POSITIONS).astype(kind.dtype)
+    found[unknown] += POSITIONS + occurrence(same, ended_ns[unknown]) % POSITIONS
     return found
