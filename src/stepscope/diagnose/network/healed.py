@@ -34,12 +34,10 @@ def healed_ns(job: Observed, places: Sequence[Place], shorter: Floats) -> float 
         shorter: `[place, step]`: the part of its transfers by which each would be shorter.
     """
     columns = np.flatnonzero((shorter > 0).any(axis=0))
-    graph = step_graph(job.window, job.line, spread(job.window, job.line, columns))
-    if graph is None:
+    replay = job.once(f"replay of {columns.tolist()}", None, lambda: _replay(job, columns))
+    if replay is None:
         return None
-    replay = Replay.of(graph)
-    if replay.replayed < CONNECTED:
-        return None
+    graph = replay.graph
     part = _part_of_rows(job, graph, places, shorter)
     if part is None:
         return None
@@ -51,6 +49,13 @@ def healed_ns(job: Observed, places: Sequence[Place], shorter: Floats) -> float 
     slow = {rank for place in np.flatnonzero((shorter > 0).any(axis=1)).tolist()
             for rank in places[place].members}  # fmt: skip
     return float(np.minimum(saved, _least_waits(job, graph, slow, rest)).mean())
+
+
+def _replay(job: Observed, columns: Ints) -> Replay | None:
+    """The replay of some of these steps; None where too few operators can be replayed."""
+    graph = step_graph(job.window, job.line, spread(job.window, job.line, columns))
+    replay = None if graph is None else Replay.of(graph)
+    return replay if replay is not None and replay.replayed >= CONNECTED else None
 
 
 def _part_of_rows(

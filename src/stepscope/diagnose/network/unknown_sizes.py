@@ -23,9 +23,13 @@ POSITIONS = 128
 
 def with_sizes(comm: Table) -> Table:
     """The operators with `UNKNOWN` in place of bytes that were not recorded."""
+    if comm.has("bytes") and not any(
+        (part.ints("bytes") == NULL).any() for _, part in comm.parts()
+    ):
+        return comm
     size = comm.ints("bytes") if comm.has("bytes") else np.full(len(comm), NULL)
     unknown = (size == NULL) & ~comm.strings("op").equals(UNEVEN)
-    return comm.with_column("bytes", np.where(unknown, UNKNOWN, size)) if unknown.any() else comm
+    return comm.with_column("bytes", np.where(unknown, UNKNOWN, size))
 
 
 def any_size_known(comm: Table) -> bool:
