@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.slow_link_brief import _blamed, _Seen
 from stepscope.diagnose.network.rates import _shares_kernel
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job
@@ -53,3 +54,12 @@ def test_sends_that_share_a_kernel_with_those_to_another_rank_do_not_count() -> 
             (2, "AllReduce", -1, START)]  # fmt: skip
     shared = _shares_kernel(a_table("rank op peer start_ns", rows))
     assert np.flatnonzero(shared).tolist() == [2, 3]
+
+
+def test_a_host_that_nothing_recorded_passes_is_no_suspect() -> None:
+    """Of a job of which some hosts were not recorded, only a few places have all members."""
+    seen = [_Seen(frozenset({"h0", other}), (), np.zeros(0), 35e6, 35e6) for other in ("h4", "h5")]
+    blamed = _blamed(["h0", "h1", "h4", "h5"], seen)
+    assert blamed is not None
+    assert blamed.host != "h1"
+    assert blamed.bits < 0

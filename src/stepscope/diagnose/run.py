@@ -36,7 +36,13 @@ from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.opinions import with_opinions
-from stepscope.diagnose.decide.same_loss import has_victim, is_same, is_turn, with_function
+from stepscope.diagnose.decide.same_loss import (
+    has_victim,
+    is_behind,
+    is_same,
+    is_turn,
+    with_function,
+)
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
@@ -255,6 +261,9 @@ class _Search:
     def _slow_network(self) -> list[SlowLink]:
         found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
         self.job.remembered.clear()  # all transfers, which nobody asks for again
+        behind = [(one, link) for link in found for one in self.blamed if is_behind(link, one)]
+        self.blamed = [one for one in self.blamed if all(one is not echo for echo, _ in behind)]
+        self.let_go += [rules.victim(one, link.method) for one, link in behind]
         return self._keep(found)
 
     def _slow_kernels(self) -> list[Finding]:

@@ -13,7 +13,7 @@ from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.replay import Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
-from stepscope.diagnose.network.slow_edges import on_devices
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT

@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown, Waste
+from stepscope.diagnose.finding import (
+    Cause,
+    Finding,
+    Recurring,
+    Regression,
+    Slowdown,
+    SlowLink,
+    Waste,
+)
+from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.summary import short_frame
 
 SLOWED: tuple[Cause, ...] = ("host", "code", "compute", "unknown")
@@ -29,6 +39,14 @@ def is_same(job: Observed, one: Waste, other: Finding) -> bool:
 def has_victim(one: Waste, other: Finding) -> bool:
     """Whether another finding is an effect of this one."""
     return _has_its_turn(one, other) or _waits_for_gil(one, other)
+
+
+def is_behind(link: SlowLink, other: Finding) -> bool:
+    """Whether another finding is only time that ranks behind a slow link spend in no phase: they
+    may wait for data there. One that costs half as much has a reason of its own."""
+    phase = other.suspect.phase if isinstance(other, Slowdown) and other.suspect else None
+    behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks}
+    return phase in UNNAMED and behind and _whole(other) < EXPLAINS * _whole(link)
 
 
 def is_turn(one: Recurring, other: Finding) -> bool:

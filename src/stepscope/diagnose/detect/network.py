@@ -19,12 +19,17 @@ from stepscope.diagnose.finding import Decision, Device, SlowLink, Value
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.network.topology import PathDevice
+from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
 
 SEEN_OFTEN = 0.01
 """The score grows by this with every step in which a device was slow. Our simulator."""
+MORE_DATA = 0.45
+"""Score of a single slow place where sizes are unknown: it may move more data. Of several places
+that share a device, chance does not pick just these. Our choice."""
+UNSIZED = "; sizes were not recorded, so more data may be moved there"
 LEAST_NAMED, STANDS_OUT = 0.03, 1.5
 """Devices less likely than the first value are not named, unless the likeliest one exceeds the next
 by the second value, as counters may set apart one adapter of a large group. Our simulator."""
@@ -118,6 +123,8 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
     where = f"{_where(link)} than elsewhere or before"
     lost_fraction = min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0)
     victims = len(job.window.ranks) - len(link.ranks)
+    score = min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE)
+    more_data = _is_local(link) and not any_size_known(job.window.tables["comm_ops"])
     values: dict[str, Value] = {
         "where": where,
         "slow_steps": len(columns),
@@ -129,11 +136,12 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         "counters": list(link.signs),
     }
     return SlowLink(
-        method="slow-link", cause="network", detail=_detail(link, stop - first),
+        method="slow-link", cause="network",
+        detail=_detail(link, stop - first) + UNSIZED * more_data,
         ranks=link.ranks, group=link.place.group if _is_local(link) else None,
         devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=link.ratio, lost_ns=link.lost_ns,
-        score=min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE), where=where,
+        score=min(score, MORE_DATA) if more_data else score, where=where,
         lost_fraction=lost_fraction,
         step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
         columns=tuple(columns.tolist()), victims=victims, values=values,

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
-from stepscope.diagnose.network.delay import idle_ns, lost_per_step
+from stepscope.diagnose.network.delay import Delay, idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
+from stepscope.diagnose.network.healed import healed_ns
 from stepscope.diagnose.network.likelihood import (
     Cells,
     DeviceScores,
@@ -32,7 +33,7 @@ from stepscope.diagnose.network.likelihood import (
 )
 from stepscope.diagnose.network.outstanding import Requests
 from stepscope.diagnose.network.slow_edges import SlowPlaces, find_slow_places, slow_periods
-from stepscope.diagnose.network.topology import Kind, PathDevice, Topology
+from stepscope.diagnose.network.topology import SUFFERS, Kind, PathDevice, Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
@@ -43,9 +44,9 @@ FALSE_ALARMS = 1e-3
 simulated jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were
 slow at times four did (docs/methods/slow-link.md). Statistics."""
 LASTING, TIMES_PASSING = 10, 3
-"""An episode lasts if it has at least so many steps, and so many times the length of any episode
-elsewhere that passed by itself. Shorter episodes must be several, or they were traffic of other
-jobs. Our simulator."""
+"""An episode lasts if it has at least so many steps, or most of fewer, and so many times the length
+of any episode elsewhere that passed by itself. Shorter episodes must be several, or they were
+traffic of other jobs. Our simulator."""
 SUREST_RANKS = 0.6
 """Ranks are named if they are behind the likeliest devices with this probability. Our simulator."""
 NAMED = 5
@@ -169,7 +170,7 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
     looked_at = cells.known.any(axis=0)
     own, stray = Runs.of(active[None, looked_at]), Runs.of(others[:, looked_at])
     often, elsewhere = own.length.size, stray.length.size
-    lasting = min(LASTING, int(looked_at.sum()))  # or all of a shorter recording
+    lasting = min(LASTING, int(looked_at.sum()) // 2 + 1)  # or most of a shorter recording
     if own.longest >= max(lasting, TIMES_PASSING * stray.passing):
         often, elsewhere = int(own.length.sum()), int(stray.length.sum())
     elif often < 2:
@@ -200,7 +201,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
     return SlowDevice(
         _suspects(paths.devices, chance), _ranks(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(case, through, cost, explained, paths.devices[best]),
+        columns, float(ratio), _lost(case, through, cost, explained, best),
         _signs(signs, against), bool(left[best]),
     )  # fmt: skip
 
@@ -219,18 +220,42 @@ def _outstanding(case: _Case, explained: Mask) -> Floats:
     return weight.log_ratios(case.paths.devices, case.topology)
 
 
-def _lost(case: _Case, through: Ints, cost: Floats, explained: Mask, best: PathDevice) -> float:
+def _lost(case: _Case, through: Ints, cost: Floats, explained: Mask, best: int) -> float:
     """Time lost per step in which the device was slow."""
-    job, looked = case.job, case.looked
+    job, looked, device = case.job, case.looked, case.paths.devices[best]
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(case.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
     longest = _longest_delay(looked, through, explained & slow) / max(int(active.sum()), 1)
+    healed = _healed(case, through, explained, best)
     costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
-    longest = min(longest, idle_ns(job, costliest.members, active))
-    return lost_per_step(longest, job.line.job_period_ns, active, calm, shared,
-                         best.kind == "fabric")  # fmt: skip
+    most = idle_ns(job, costliest.members, active)
+    delay = Delay(min(longest if healed is None else healed, most), min(longest, most))
+    return lost_per_step(delay, job.line.job_period_ns, active, calm, shared,
+                         device.kind == "fabric")  # fmt: skip
+
+
+def _healed(case: _Case, through: Ints, explained: Mask, best: int) -> float | None:
+    """The device's share of what all slow transfers of its steps cost together: while another one
+    is slow, too, healing either alone may win nothing."""
+    looked, active = case.looked, np.flatnonzero(explained.any(axis=0))
+    slow, everywhere = looked.cells.slow[:, active], np.arange(len(looked.rates.places))
+    more = np.where(slow, _excess_ns(looked, everywhere, active), 0.0)
+    own = float(more[explained[:, active]].sum()) / max(float(more.sum()), 1.0)
+    part = np.zeros(looked.excess.shape)
+    part[:, active] = np.where(slow, 1 - np.exp(-np.nan_to_num(looked.excess[:, active])), 0.0)
+    alone = through[~looked.cells.known[through].any(axis=1)]
+    usual = float(np.median(part[explained & looked.cells.slow]))
+    part[np.ix_(np.intersect1d(alone, _surely_through(case.paths, best)), active)] = usual
+    healed = healed_ns(case.job, looked.rates.places, part)
+    return None if healed is None else own * healed
+
+
+def _surely_through(paths: Paths, device: int) -> Ints:
+    """The places that use a device for certain. One of them that has no equals is as slow by it as
+    others are."""
+    return np.asarray(paths.place[(paths.device == device) & (paths.chance >= SUFFERS)])
 
 
 def _longest_delay(looked: SlowPlaces, through: Ints, cells: Mask) -> float:

@@ -25,8 +25,8 @@ from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.delay import idle_ns, longest_delay
 from stepscope.diagnose.network.edges import Place
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.rates import LEAST_BYTES, DeviceTransfers, device_transfers
-from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import FAST, MOST, PATH, UNEQUAL, likelihood
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -62,8 +62,8 @@ class BriefLinks:
         moved = device_transfers(job)
         if moved is None:
             return
-        large = moved.only(moved.alone & (moved.size_bytes >= LEAST_BYTES))
-        seen = _compared(job, large)
+        large = moved.unsized | (moved.size_bytes >= LEAST_BYTES)
+        seen = _compared(job, moved.only(moved.alone & large))
         blamed = _blamed(hosts, seen)
         if blamed is None or _has_culprit(job, so_far, blamed.host) or slow_links(job, {}):
             return
@@ -166,7 +166,7 @@ def _blamed(hosts: Sequence[str], seen: Sequence[_Seen]) -> _Blamed | None:
     """The host that explains best what is slow; None where racks, or nobody, explain it as well."""
     if not seen:
         return None
-    suspects = [*_hosts(hosts, seen), *_racks(hosts)]
+    suspects = [*_hosts(seen), *_racks(hosts)]
     at = {name: column for column, name in enumerate(hosts)}
     member = np.zeros((len(seen), len(hosts)), np.bool_)
     for row, each in enumerate(seen):
@@ -183,9 +183,9 @@ def _blamed(hosts: Sequence[str], seen: Sequence[_Seen]) -> _Blamed | None:
     return _Blamed(suspects[best].host, 1 / float(weight[guilty].sum()), bits)
 
 
-def _hosts(hosts: Sequence[str], seen: Sequence[_Seen]) -> Iterator[_Suspect]:
-    """Every host, and, as rarely slow as racks, every connection of two."""
-    for host in hosts:
+def _hosts(seen: Sequence[_Seen]) -> Iterator[_Suspect]:
+    """Every host that anything passes, and, as rarely slow as racks, every connection of two."""
+    for host in sorted(frozenset().union(*(each.hosts for each in seen))):
         yield _Suspect((), host)
     for two in {each.hosts for each in seen if len(each.hosts) == 2}:
         yield _Suspect(tuple(frozenset({one}) for one in sorted(two)), prior=PATH)

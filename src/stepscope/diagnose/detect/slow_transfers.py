@@ -25,8 +25,8 @@ from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import host_in
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.packet_loss import packet_loss, whose_link
-from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
 from stepscope.diagnose.network.transfers import LEAST, Transfers, adapters_of, transfers
 from stepscope.diagnose.network.what_if import lost_ns

@@ -44,21 +44,23 @@ class Replay:
         """The part of the rows that is replayed; the others keep their recorded times."""
         return self.sequence.size / self.graph.op.size if self.graph.op.size else 1.0
 
-    def finish_ns(self, saved: Ints, saved_at_end: Ints) -> Ints:
+    def finish_ns(self, saved: Ints, saved_at_end: Ints, faster: Ints | None = None) -> Ints:
         """When each lane would have finished; NULL if it did not run.
 
         Args:
             saved: the work that each row saves before it arrives.
             saved_at_end: the work that each lane saves after its last gate.
+            faster: by how much each row's transfer would be shorter.
         """
-        done = self._finished(saved, saved_at_end, np.zeros_like(saved))
+        faster = np.zeros_like(saved) if faster is None else faster
+        done = self._finished(saved, saved_at_end, np.zeros_like(saved), faster)
         late, early = self._between_steps
         if not late.size:
             return done
         gain = np.where(done == NULL, 0, self.graph.finish_ns - done)
         sooner = np.zeros_like(saved)
         sooner[late] = np.maximum(gain[self.graph.lane[late] - 1], 0)
-        again = self._finished(saved, saved_at_end, sooner)
+        again = self._finished(saved, saved_at_end, sooner, faster)
         done[early] = again[early]
         return done
 
@@ -77,20 +79,21 @@ class Replay:
         early = spans[graph.op] & (at == first[graph.op])
         return np.flatnonzero(late), np.unique(graph.lane[early])
 
-    def _finished(self, saved: Ints, saved_at_end: Ints, sooner: Ints) -> Ints:
+    def _finished(self, saved: Ints, saved_at_end: Ints, sooner: Ints, faster: Ints) -> Ints:
         """The same, if rows arrive so much sooner, which is nothing that their ranks save."""
         graph = self.graph
-        end = self._ends(saved, sooner)
+        end = self._ends(saved, sooner, faster)
         gate = np.where(graph.last == BEGIN, graph.begin_ns, end[np.maximum(graph.last, 0)]
                         ) if end.size else graph.begin_ns  # fmt: skip
         done = gate + (graph.finish_ns - graph.tail_since_ns) - saved_at_end
         return np.where(graph.finish_ns == NULL, NULL, done)
 
-    def _ends(self, saved: Ints, sooner: Ints) -> Ints:
+    def _ends(self, saved: Ints, sooner: Ints, faster: Ints) -> Ints:
         """The new ends of all rows."""
         graph = self.graph
         own = graph.arrive_ns - graph.since_ns - saved - sooner
-        begin, waits, transfer = graph.begin_ns[graph.lane], graph.waits, graph.transfer_ns
+        begin, waits = graph.begin_ns[graph.lane], graph.waits
+        transfer = graph.transfer_ns - faster
         end = graph.end_ns.copy()
         last = np.full(graph.bounds.size - 1, np.iinfo(np.int64).min)
         for level in range(self.levels.size - 1):

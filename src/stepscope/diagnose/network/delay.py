@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,27 +17,37 @@ from stepscope.window import Floats, Mask
 EXPLAINS = 0.5
 """Transfers that account for half of a rise explain all of it: operators that are not recorded or
 not compared use the same path, and a delay in a pipeline affects every stage. Our simulator."""
-LEAST_CALM = 5
-"""Steps without slow transfers that are needed to know the normal step time. Our simulator."""
+LEAST_CALM = 3
+"""Steps without slow transfers that are needed to know the normal step time: of fewer, one that is
+odd decides. Statistics."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """By how much transfers delay a slow step, as far as only they are considered."""
+
+    what_if_ns: float
+    """By a replay of the steps, if there is one."""
+    longest_ns: float
+    """The largest delay of any rank's transfers."""
 
 
 def lost_per_step(
-    longest_ns: float, period: Floats, active: Mask, calm: Mask, shared: bool, everywhere: bool
+    delay: Delay, period: Floats, active: Mask, calm: Mask, shared: bool, everywhere: bool
 ) -> float:
     """Time per slow step that would be saved: how much longer slow steps are than calm ones.
 
     Args:
-        longest_ns: the largest delay of any rank's transfers.
         active: the slow steps.
         calm: steps without slow transfers.
-        shared: these steps have other causes as well; then the cost is at most `longest_ns`.
+        shared: these steps have other causes as well; then the cost is at most the what-if's.
         everywhere: data was slow between all hosts, and delays add up over more than one rank.
     """
     if calm.sum() < LEAST_CALM:
-        return longest_ns
+        return delay.what_if_ns
     rise = max(_rise(period, active, calm), 0.0)
-    explained = everywhere or longest_ns >= EXPLAINS * rise
-    return rise if explained and not shared else min(longest_ns, rise)
+    explained = everywhere or max(delay.what_if_ns, delay.longest_ns) >= EXPLAINS * rise
+    return rise if explained and not shared else min(delay.what_if_ns, rise)
 
 
 def _rise(period: Floats, active: Mask, calm: Mask) -> float:

@@ -9,13 +9,14 @@ a step with fewer operators, or with other sizes, does not count as faster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
+from stepscope.diagnose.network.unknown_sizes import UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match, sent_between
@@ -26,6 +27,9 @@ LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
 microseconds, the latency of a collective between hosts. They count where all of a place together
 take long enough to be worth a verdict, as those of tensors in inference. Our simulator."""
+LEAST_NS = 1e6
+"""What takes longer than this exceeds the latency of 40 microseconds by far: `LEAST_BYTES` where
+sizes are unknown. Our choice."""
 SIZES_PER_OCTAVE = 2
 """Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
 INSTANT = 0.05
@@ -99,6 +103,11 @@ class DeviceTransfers:
     ended_ns: Ints
     alone: Mask
     """Whether their kernels move nothing to or from other peers, and so end with them."""
+
+    @property
+    def unsized(self) -> Mask:
+        """Operators whose bytes were not recorded."""
+        return np.asarray(self.size_bytes == UNKNOWN)
 
     def only(self, kept: Mask | slice) -> DeviceTransfers:
         if isinstance(kept, np.ndarray) and kept.all():
@@ -185,11 +194,12 @@ def device_transfers(job: Observed) -> DeviceTransfers | None:
 
 def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+    if comm is None or not comm.has("start_ns", "end_ns", "step", "peer"):
         return None
+    comm = with_sizes(comm)
     pairing = _Pairing(Places(job.window, comm.strings("group").values))
     column = _columns(job, comm)
-    parts = (part for rows in _portions(column)
+    parts = (_sized(part) for rows in _portions(column)
              for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
     moved = _joined(parts, len(comm))
     return None if moved is None else _long_enough(job, moved)
@@ -204,9 +214,15 @@ def _columns(job: Observed, comm: Table) -> Small:
     return columns
 
 
+def _sized(moved: DeviceTransfers) -> DeviceTransfers:
+    """Those of unknown size as kinds of their own."""
+    kind = by_position(moved.kind, moved.unsized, moved.place, moved.column, moved.ended_ns)
+    return replace(moved, kind=kind.astype(np.int32, copy=False))
+
+
 def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
     """Without the small operators of places where these take less than could cost anything."""
-    small = moved.size_bytes < LEAST_BYTES
+    small = _is_small(moved)
     took = stats.sums(
         moved.place[small].astype(np.int64), moved.transfer_ns[small], len(moved.places)
     )
@@ -217,6 +233,17 @@ def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
         column = getattr(moved, name)
         column[: kept.sum()] = column[kept]  # a copy of all of them would be large
     return moved.only(slice(int(kept.sum())))
+
+
+def _is_small(moved: DeviceTransfers) -> Mask:
+    """Those of few bytes, and of unknown size those whose kind mostly takes as little time."""
+    small = moved.size_bytes < LEAST_BYTES
+    if moved.unsized.any():
+        brief = np.zeros(int(moved.kind.max()) + 1, np.bool_)
+        for kind in np.unique(moved.kind[moved.unsized]).tolist():
+            brief[kind] = np.median(moved.transfer_ns[moved.kind == kind]) < LEAST_NS
+        small &= ~moved.unsized | brief[moved.kind]
+    return small
 
 
 def _portions(column: Small) -> Iterator[Ints]:

@@ -15,21 +15,14 @@ import numpy as np
 from stepscope.diagnose.network.counters import lasting_slowdown
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import Cells
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.outstanding import SlowPeriods
 from stepscope.diagnose.network.rates import Rates, measure_rates
 from stepscope.diagnose.network.topology import Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.window import NULL, Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
-ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
-"""Tables that show that data moves between devices; with gloo it moves between CPUs."""
-AT_WORK = 0.1
-"""If there are only counters: the median rank's device is busy for at least this share of the time.
-An idle device reports 0, also in a job that computes on CPUs. Our simulator."""
-AHEAD_NS, MOSTLY = 100_000, 0.5
-"""A host runs ahead of its device: this share of the operators starts so much later than it was
-called. With gloo an operator starts when it is called. Our choice."""
 LEAST_STEPS = 8
 """Fewer steps show no level of a place, as in `transfers`; they are judged by `slow_link_brief`.
 Statistics."""
@@ -150,24 +143,6 @@ def _few_are_slow(rates: Rates, times: Floats) -> Mask:
         np.bincount(cell, minlength=size),
     )
     return np.asarray(2 * slow < all_of_them).reshape(shape)
-
-
-def on_devices(job: Observed) -> bool:
-    """Whether the recording shows that the job runs on devices."""
-    if any(job.window.table(name) is not None for name in ON_DEVICES):
-        return True
-    busy = stats.median(job.hardware("sm_active", job.line.warm_up, len(job.line.steps)))
-    return busy >= AT_WORK or _runs_ahead(job)
-
-
-def _runs_ahead(job: Observed) -> bool:
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns", "enqueue_ns"):
-        return False
-    start, called = comm.ints("start_ns"), comm.ints("enqueue_ns")
-    known = (start != NULL) & (called != NULL)
-    late = start[known] - called[known] > AHEAD_NS
-    return bool(late.size) and float(late.mean()) > MOSTLY
 
 
 def _classes(leaves: Sequence[int], number: Ints) -> list[Ints]:

@@ -94,13 +94,13 @@ class Topology:
         hosts = [self._devices.host(rank) for rank in place.members]
         yield from ((one, SUFFERS) for one in (*self._edge(place), *self._distances(place)))
         if len(set(hosts)) == 1 or None in hosts:
-            yield from ((self._within(rank), SUFFERS) for rank in place.members)
+            yield from ((one, SUFFERS) for rank in place.members for one in self._within(rank))
             return
         yield PathDevice("fabric", "the network between the hosts", ()), PARTLY
         for rank, host in zip(place.members, hosts, strict=True):
             yield from ((device, SUFFERS) for device in self._outwards_of[rank])
             if hosts.count(host) > 1:
-                yield self._within(rank), BESIDE
+                yield from ((one, BESIDE) for one in self._within(rank))
         yield from self._above(place)
 
     def _edge(self, place: Place) -> Iterator[PathDevice]:
@@ -137,15 +137,17 @@ class Topology:
     def _rank_at(self) -> Mapping[int, int]:
         return {rank: at for one in self.window.job.hosts for at, rank in enumerate(one.ranks)}
 
-    def _within(self, rank: int) -> PathDevice:
-        """The device that carries a rank's data within its host."""
-        nvlink = self._devices.nvlink(rank)
-        if nvlink is not None:
-            return PathDevice("nvlink", nvlink, (rank,))
-        host = self._devices.host(rank)
+    def _within(self, rank: int) -> Iterator[PathDevice]:
+        """What carries a rank's data within its host: its own part of it, and that of all ranks."""
+        nvlink, host = self._devices.nvlink(rank), self._devices.host(rank)
+        kind: Kind = "unknown" if nvlink is None else "nvlink"
         if host is None:
-            return PathDevice("unknown", f"the connection of rank {rank}", (rank,))
-        return PathDevice("unknown", f"the interconnect inside {host}", (rank,))
+            yield PathDevice(kind, nvlink or f"the connection of rank {rank}", (rank,))
+            return
+        name = nvlink or f"the interconnect inside {host}"
+        yield PathDevice(kind, name, (rank,))
+        if len(self._behind_host[host]) > 1:
+            yield PathDevice(kind, name, self._behind_host[host])
 
     @cached_property
     def _outwards_of(self) -> Mapping[int, Sequence[PathDevice]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.network.delay import idle_ns, longest_delay, lost_per_step
+from stepscope.diagnose.network.delay import Delay, idle_ns, longest_delay, lost_per_step
 from stepscope.diagnose.network.slow_hosts import Suspects
 from stepscope.diagnose.network.transfers import Transfers
 from stepscope.diagnose.observed import Observed
@@ -34,7 +34,7 @@ def lost_ns(
     costliest = moved.places[int(excess.argmax())]
     if usual is None:
         return min(longest, idle_ns(job, costliest.members, now))
-    return lost_per_step(longest, job.line.job_period_ns, now, usual, False, False)
+    return lost_per_step(Delay(longest, longest), job.line.job_period_ns, now, usual, False, False)
 
 
 def _under_way_ns(moved: Transfers, place: int, now: Mask) -> float:

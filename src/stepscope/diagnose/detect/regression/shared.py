@@ -33,7 +33,7 @@ from stepscope.diagnose.detect.step_time import (
 from stepscope.diagnose.finding import Cause, Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import all_hosts
-from stepscope.diagnose.network.slow_edges import on_devices
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
