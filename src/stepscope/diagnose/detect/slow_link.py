@@ -44,9 +44,9 @@ FALSE_ALARMS = 1e-3
 simulated jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were
 slow at times four did (docs/methods/slow-link.md). Statistics."""
 LASTING, TIMES_PASSING = 10, 3
-"""An episode lasts if it has at least so many steps, or most of fewer, and so many times the length
-of any episode elsewhere that passed by itself. Shorter episodes must be several, or they were
-traffic of other jobs. Our simulator."""
+"""An episode lasts if it has at least so many steps, or goes on at the end of the recording after a
+third of it, and if it has so many times the length of any episode elsewhere that passed by itself.
+Shorter episodes must be several, or they were traffic of other jobs. Our simulator."""
 SUREST_RANKS = 0.6
 """Ranks are named if they are behind the likeliest devices with this probability. Our simulator."""
 NAMED = 5
@@ -170,7 +170,8 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
     looked_at = cells.known.any(axis=0)
     own, stray = Runs.of(active[None, looked_at]), Runs.of(others[:, looked_at])
     often, elsewhere = own.length.size, stray.length.size
-    lasting = min(LASTING, int(looked_at.sum()) // 2 + 1)  # or most of a shorter recording
+    goes_on = bool(active[looked_at][-1:].any())
+    lasting = min(LASTING, int(looked_at.sum()) // 3 + 1) if goes_on else LASTING
     if own.longest >= max(lasting, TIMES_PASSING * stray.passing):
         often, elsewhere = int(own.length.sum()), int(stray.length.sum())
     elif often < 2:
