@@ -327,12 +327,19 @@ class Verdict:
     """How the culprit's process ended, if that is what happened."""
     lost_of: Span | None = None
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
+    unfinished: bool = False
+    """Whether a mismatch has held up the job since then, as far as times were recorded."""
     places: tuple[Place, ...] = ()
     """Where in the schedule the ranks hang, as far as that is known."""
     opinions: tuple[Opinion, ...] = ()
     """What each method says about its steps; empty if fewer than two do."""
     agreement: str = ""
     """The same in a line, with why ranks that some of them name are not accused."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the job makes no progress because of it."""
+        return self.kind == "hang" or self.unfinished
 
     @property
     def is_suspect(self) -> bool:

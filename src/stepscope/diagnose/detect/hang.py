@@ -41,7 +41,7 @@ from stepscope.diagnose.operators.liveness import (
     step_timing,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
-from stepscope.diagnose.operators.own_order import departed
+from stepscope.diagnose.operators.own_order import departed, departed_from_equals
 from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, waits_for_ranks
@@ -72,7 +72,6 @@ adapter, its cable or the switch's port is at fault; it may have had little to m
 CALLS_CONFIDENCE = 0.6
 """That nothing ended is inferred from calls, steps and stacks. Our simulator."""
 STOPPED = "its process is stopped or dead"
-LEFT_ORDER = "it left the order of calls of its earlier steps"
 NO_MORE: tuple[Activity, ...] = ("ended", "gone")
 """What is known of a process that is no more."""
 WITNESSES = 2
@@ -286,17 +285,26 @@ def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     """Deadlock: every absent rank waits in another open operator."""
     if waited <= allowed_ns("idle", state.timing):
         return None
-    why = "deadlock, members called their operators in different orders"
-    comm = window.tables["comm_ops"]
-    odd, confidence = departed(comm, state.circle), 0.9
-    if not odd or odd == state.circle:
-        odd, confidence = state.alone, ALONE_CONFIDENCE
+    odd, why = _left_order(window, state.circle)
+    confidence = 0.9 if odd else ALONE_CONFIDENCE
+    if not odd:
+        odd, why = state.alone, "it alone called what the others did not call"
     if odd:
-        why = LEFT_ORDER if confidence == 0.9 else (
-            "it alone called what the others did not call")  # fmt: skip
         missed = next((one for one in state.incomplete if one.absent & odd), None)
         return _finding(state, odd, "code", confidence, why, missed)
+    why = "deadlock, members called their operators in different orders"
     return _finding(state, (), "code", 0.7, why)
+
+
+def _left_order(window: Window, ranks: frozenset[int]) -> tuple[frozenset[int], str]:
+    """Those of these ranks that called something too early or not at all, unless all did; and by
+    what that shows."""
+    odd = departed(window.tables["comm_ops"], ranks)
+    if odd and odd != ranks:
+        return odd, "it left the order of calls of its earlier steps"
+    odd = departed_from_equals(window, ranks)
+    why = "it left the order of calls that ranks with the same program kept"
+    return (odd, why) if odd != ranks else (frozenset(), "")
 
 
 def _absent(
@@ -388,9 +396,9 @@ def _unlike_all(
 def _behind_on_device(window: Window, state: WaitState, signs: dict[int, LifeSigns]) -> Stuck:
     """All hosts that made fewer calls wait for their devices. One that left a call out and went on
     holds up the others nevertheless."""
-    odd = departed(window.tables["comm_ops"], state.waiting | signs.keys())
+    odd, left = _left_order(window, state.waiting | signs.keys())
     if odd and odd <= signs.keys():
-        return _finding(state, odd, "code", BEHIND_CONFIDENCE, LEFT_ORDER)
+        return _finding(state, odd, "code", BEHIND_CONFIDENCE, left)
     why = "no host makes calls, and those that made fewer wait for their devices"
     return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
 

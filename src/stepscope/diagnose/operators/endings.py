@@ -103,8 +103,8 @@ def as_of(window: Window, until_ns: int) -> Window:
     until = window.job.observed_until_ns
     job = window.job if until is None else replace(
         window.job, observed_until_ns=min(until, until_ns))  # fmt: skip
-    return replace(window, job=job,
-                   tables={name: table for name, table in tables.items() if len(table)})  # fmt: skip
+    known = {name: table for name, table in tables.items() if len(table)}
+    return replace(window, job=job, tables=known)
 
 
 def _as_of(table: Table, until_ns: int) -> Table:

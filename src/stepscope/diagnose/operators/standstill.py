@@ -59,8 +59,11 @@ def waits_for_ranks(stack: Sequence[str]) -> bool:
     False
     """
     frame = innermost(stack)
-    return waits(frame) and not loads_data(stack) and not (
-        any(path in frame for path in WITHIN_PROCESS))
+    return (
+        waits(frame)
+        and not loads_data(stack)
+        and not (any(path in frame for path in WITHIN_PROCESS))
+    )
 
 
 def loads_data(stack: Sequence[str]) -> bool:
