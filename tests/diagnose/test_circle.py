@@ -114,18 +114,9 @@ def test_after_two_steps_ranks_with_the_same_program_tell_who_left_out_a_receive
     for at in range(3):
         done = [row for step in (HUNG - 2, HUNG - 1) for row in piped(step)]
         open_ = piped(HUNG, 1 if at == 0 else 2, ended=False)
-        rows += [
-            (
-                rank + 2 * at,
-                step,
-                group.replace("pp", f"pp-{at}"),
-                seq,
-                op,
-                peer if peer < 0 else peer + 2 * at,
-                *times,
-            )
-            for rank, step, group, seq, op, peer, *times in (*done, *open_)
-        ]  # type: ignore[misc]
+        for rank, step, group, seq, op, peer, begin, end in (*done, *open_):
+            name, other = group.replace("pp", f"pp-{at}"), peer if peer < 0 else peer + 2 * at
+            rows.append((rank + 2 * at, step, name, seq, op, other, begin, end))
     verdict = the_hang(find_hang(a_job(rows, groups)))
     assert (verdict.ranks, verdict.cause) == ((1,), "code")
     assert "ranks with the same program" in verdict.summary

@@ -327,8 +327,6 @@ class Verdict:
     """How the culprit's process ended, if that is what happened."""
     lost_of: Span | None = None
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
-    unfinished: bool = False
-    """Whether a mismatch has held up the job since then, as far as times were recorded."""
     places: tuple[Place, ...] = ()
     """Where in the schedule the ranks hang, as far as that is known."""
     opinions: tuple[Opinion, ...] = ()
@@ -338,8 +336,8 @@ class Verdict:
 
     @property
     def stands_still(self) -> bool:
-        """Whether the job makes no progress because of it."""
-        return self.kind == "hang" or self.unfinished
+        """Whether it is a hang, or a mismatch that causes one: the job makes no progress."""
+        return self.kind == "hang" or any(one.rule == "no-progress" for one in self.decisions)
 
     @property
     def is_suspect(self) -> bool:

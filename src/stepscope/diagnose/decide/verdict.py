@@ -35,7 +35,6 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         confidence=round(finding.score, 3), victims=_victims(window, finding),
         evidence=_evidence(finding), decisions=finding.decisions, stack=stack,
         ended=finding.ended if isinstance(finding, Stuck) else "",
-        unfinished=_unfinished(finding),
         lost_of=finding.lost_of if isinstance(finding, Slowdown) else None,
         places=finding.places if isinstance(finding, Stuck) else (),
     )  # fmt: skip
@@ -50,11 +49,6 @@ def _function(finding: Finding, stack: Sequence[str]) -> str | None:
 
 def _hangs(finding: Finding) -> bool:
     return finding.kind == "hang"
-
-
-def _unfinished(finding: Finding) -> bool:
-    """Whether a mismatch holds up the job; dumps do not show for how long."""
-    return isinstance(finding, Stuck) and finding.unfinished and finding.method != "desync"
 
 
 def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
