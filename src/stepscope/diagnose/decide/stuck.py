@@ -47,6 +47,7 @@ def _with_hang(clash: Stuck, hangs: Sequence[Stuck]) -> Stuck:
     if hang is None or clash.time_ns is None or hang.time_ns is None:
         return clash
     still = tuple(one for one in hang.decisions if one.rule == "no-progress")
-    return replace(clash, unfinished=True, victims=hang.victims,
+    waiting = (hang.victims or 0) - len(set(clash.ranks) - set(hang.ranks))
+    return replace(clash, unfinished=True, victims=waiting,
                    decisions=(*clash.decisions, *still),
                    time_ns=(clash.time_ns[0], hang.time_ns[1]))  # fmt: skip
