@@ -117,7 +117,7 @@ def test_a_job_that_stands_still_because_of_a_mismatch_hangs() -> None:
     diagnosis = diagnose(pairs(NEW, waits_s=90))
     (verdict,) = diagnosis.verdicts
     assert (diagnosis.state, verdict.kind, verdict.ranks) == ("hang", "mismatch", (1,))
-    assert costs(verdict)[:2] == ["no progress for 90.0 s", "1 rank waits for it"]
+    assert costs(verdict)[:2] == ["no progress for 90.0 s", "5 ranks wait for it"]
 
 
 def test_a_job_that_went_on_after_a_mismatch_does_not_hang() -> None:
