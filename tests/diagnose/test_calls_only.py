@@ -118,6 +118,29 @@ def test_without_a_stack_the_rank_with_fewer_calls_is_a_suspect() -> None:
     assert verdict.confidence < 0.5
 
 
+def test_without_a_stack_a_rank_that_is_idle_while_all_others_spin_is_named() -> None:
+    """Hosts that wait for their devices do not sleep in this job, and it does."""
+    window = Play((PER_STEP, PER_STEP, 0, PER_STEP)).window()
+    hardware = window.tables["hardware"]
+    sleeps = (hardware.ints("rank") == 2) & (hardware.ints("ts_ns") > START + HUNG * SECOND)
+    cores = hardware.with_column("value", np.where(sleeps, 0.0, hardware.floats("value")))
+    verdict = the_hang(diagnose(put(window, hardware=cores)))
+    assert (verdict.ranks, verdict.confidence) == ((2,), 0.8)
+    assert "it uses no CPU time" in verdict.summary
+
+
+def test_a_rank_that_left_out_a_call_and_went_on_is_named() -> None:
+    """It waits for its device, as the others do, but it called what comes after."""
+    window = Play(stacks=waiting()).window()
+    comm = window.tables["comm_ops"]
+    last = comm.strings("group").equals("tp-1") & (comm.ints("step") == HUNG)
+    left_out = last & (comm.ints("rank") == 2) & (comm.ints("seq") == HUNG * PER_STEP + 1)
+    later = last & (comm.ints("rank") == 2) & (comm.ints("seq") > HUNG * PER_STEP + 1)
+    comm = comm.with_column("seq", comm.ints("seq") - later).take(~left_out)
+    verdict = the_hang(diagnose(put(window, comm_ops=comm)))
+    assert (verdict.ranks, verdict.cause, verdict.confidence) == ((2,), "code", 0.8)
+
+
 @pytest.mark.parametrize(
     "play",
     [

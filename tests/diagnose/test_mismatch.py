@@ -10,8 +10,9 @@ import pytest
 from stepscope.diagnose.detect.mismatch import find_mismatch
 from stepscope.diagnose.finding import Stuck
 from stepscope.diagnose.run import diagnose, find_hang
-from stepscope.trace import Host, Job
-from stepscope.window import Strings, Table, Window
+from stepscope.report.story import costs
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import NULL, Strings, Table, Window
 
 from .jobs import MS, START, a_table
 from .test_vanished import RAISED, RESET, TERMINATED
@@ -76,6 +77,55 @@ def test_an_open_receive_of_another_size_than_the_send() -> None:
 def test_receives_that_were_numbered_otherwise_are_no_mismatch() -> None:
     sends = [("Send", 4000 + at) for at in range(10)]
     assert find_mismatch(a_job_of({0: sends, 1: [("Recv", 4001 + at) for at in range(10)]})) is None
+
+
+PAIRS = tuple(ProcessGroup(f"tp-{at}", "tp", (2 * at, 2 * at + 1)) for at in range(3))
+
+
+def pairs(odd: Call, in_others: Sequence[Call] = (), waits_s: int = 0) -> Window:
+    """Three tensor groups of two, of which rank 1 calls something else in its last step; they wait
+    in it, or go on."""
+    rows = [
+        (rank, at // 2, f"tp-{rank // 2}", at, op, -1, size, START + at * 1000 * MS,
+         NULL if waits_s and at == 19 else START + at * 1000 * MS + MS)
+        for rank in range(6) for at in range(20)
+        for op, size in [odd if (rank, at) == (1, 19) else _usual(rank, at, in_others)]
+    ]  # fmt: skip
+    comm = a_table("rank step group seq op peer bytes enqueue_ns end_ns", rows)
+    steps = a_table("rank step start_ns duration_ns", [
+        (rank, step, START + step * 2000 * MS, 2000 * MS) for rank in range(6) for step in range(9)
+    ])  # fmt: skip
+    job = Job("job", 6, (Host("h", tuple(range(6))),), groups=PAIRS,
+              observed_until_ns=START + (19 + waits_s) * 1000 * MS)  # fmt: skip
+    return Window(job, {"comm_ops": comm, "steps": steps})
+
+
+def _usual(rank: int, at: int, in_others: Sequence[Call]) -> Call:
+    return in_others[at] if in_others and rank > 1 else (A, B)[at % 2]
+
+
+def test_of_a_pair_the_rank_is_named_that_differs_from_all_equal_groups() -> None:
+    """What it called is new to everybody, so its own past shows nothing."""
+    assert found(pairs(NEW)).ranks == (1,)
+
+
+def test_groups_with_another_program_say_nothing_of_a_pair() -> None:
+    assert found(pairs(NEW, [*[A, A] * 9, A, B])).ranks == ()
+
+
+def test_a_job_that_stands_still_because_of_a_mismatch_hangs() -> None:
+    diagnosis = diagnose(pairs(NEW, waits_s=90))
+    (verdict,) = diagnosis.verdicts
+    assert (diagnosis.state, verdict.kind, verdict.ranks) == ("hang", "mismatch", (1,))
+    assert costs(verdict)[:2] == ["no progress for 90.0 s", "5 ranks wait for it"]
+
+
+def test_a_job_that_went_on_after_a_mismatch_does_not_hang() -> None:
+    diagnosis = diagnose(pairs(NEW))
+    assert (diagnosis.state == "hang", costs(diagnosis.verdicts[0])[0]) == (
+        False,
+        "1 rank waits for it",
+    )
 
 
 SKIPPED = {0: [A, B] * 10, 1: [*[A, B] * 9, A, A], 2: [A, B] * 10}

@@ -335,6 +335,11 @@ class Verdict:
     """The same in a line, with why ranks that some of them name are not accused."""
 
     @property
+    def stands_still(self) -> bool:
+        """Whether it is a hang, or a mismatch that causes one: the job makes no progress."""
+        return self.kind == "hang" or any(one.rule == "no-progress" for one in self.decisions)
+
+    @property
     def is_suspect(self) -> bool:
         """Whether it is too uncertain to accuse anybody; it does not change the exit status."""
         return self.confidence < LEAST_SCORE

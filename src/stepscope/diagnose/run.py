@@ -46,6 +46,7 @@ from stepscope.diagnose.decide.same_loss import (
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
+from stepscope.diagnose.decide.stuck import without_effects
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.undecided import undecided
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
@@ -206,11 +207,9 @@ class _Search:
         """
         found = [one for detector in registry.STUCK
                  for one in self._ask(detector, Stuck, job=job)]  # fmt: skip
-        mismatched = {one.group for one in found if one.mismatched and one.method != "desync"}
-        ended = any(one.ended for one in found)
-        for one in found:
-            explained = one.method == "hang" and (ended or one.group in mismatched)
-            (self.let_go if explained else self.blamed).append(one)
+        causes, effects = without_effects(found)
+        self.blamed += causes
+        self.let_go += effects
 
     def look_for_slowness(self) -> None:
         for detector in registry.STEP_TIMES:

@@ -338,7 +338,7 @@ def _step_range(steps: tuple[int, int], diagnosis: Diagnosis) -> str:
 
 def costs(verdict: Verdict) -> list[str]:
     """The cost: share of step time or duration of the hang, number of waiting ranks, GPU-hours."""
-    if verdict.kind == "hang":
+    if verdict.stands_still:
         lasted = f" for {units.duration(verdict.lasted_ns)}" if verdict.lasted_ns else ""
         first = f"no progress{lasted}"
     else:

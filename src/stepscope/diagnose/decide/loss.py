@@ -11,7 +11,7 @@ def with_loss(verdict: Verdict, ranks: int, series: StepSeries) -> Verdict:
     """The verdict with its duration and loss. In a hang everybody who waits, or is stuck, loses all
     of the time; in a slowdown all ranks lose the same share of it."""
     lasted_ns = _lasted_ns(verdict, series)
-    if verdict.kind == "hang":
+    if verdict.stands_still:
         lost = float(lasted_ns * (verdict.victims + len(verdict.ranks)))
     else:
         lost = (verdict.lost_fraction or 0.0) * lasted_ns * ranks

@@ -64,7 +64,7 @@ class Found:
         windows += [AnomalousWindow("regression", (int(steps[one.split]), int(steps[-1])))
                     for one in self.unsteady if one.split is not None]  # fmt: skip
         windows += [AnomalousWindow("hang", one.steps)
-                    for one in verdicts if one.kind == "hang" and one.steps]  # fmt: skip
+                    for one in verdicts if one.stands_still and one.steps]  # fmt: skip
         return tuple(sorted(windows or self._of(verdicts), key=lambda one: one.steps))
 
     def _of(self, verdicts: Sequence[Verdict]) -> Iterator[AnomalousWindow]:

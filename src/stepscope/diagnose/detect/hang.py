@@ -25,7 +25,12 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.carried import cut_off
-from stepscope.diagnose.operators.endings import first_ending, observed_before
+from stepscope.diagnose.operators.endings import (
+    TOGETHER_NS,
+    first_ending,
+    observed_before,
+    until_it_ended,
+)
 from stepscope.diagnose.operators.liveness import (
     Activity,
     LifeSigns,
@@ -36,16 +41,15 @@ from stepscope.diagnose.operators.liveness import (
     step_timing,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
-from stepscope.diagnose.operators.own_order import departed
+from stepscope.diagnose.operators.own_order import departed, departed_from_equals
 from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
-from stepscope.diagnose.operators.standstill import cause_of, innermost, waits_for_device
+from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, waits_for_ranks
 from stepscope.diagnose.operators.timeouts import CALLS_NS, CALLS_STEPS, allowed_ns
 from stepscope.diagnose.operators.unacknowledged import unreached_host
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
-from stepscope.diagnose.views.stacks import waits
 from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.window import Window
 
@@ -56,9 +60,6 @@ OVERDUE_STEPS = 1.0
 STOPPED_STEPS = 0.5
 """A stopped process is reported once it has been stopped, or the others have waited, for half a
 step. That excludes one slow step and a debugger that stops the process briefly. Our simulator."""
-TOGETHER_NS = 10**9
-"""Processes that stop within a second of each other stop together: processes are sampled once a
-second. Of those that stop later, the first ones are the cause. Our simulator."""
 REQUESTS_CONFIDENCE = 0.8
 """Outstanding requests identify the connection, but not which of its two ends is at fault. Our
 simulator."""
@@ -71,6 +72,10 @@ adapter, its cable or the switch's port is at fault; it may have had little to m
 CALLS_CONFIDENCE = 0.6
 """That nothing ended is inferred from calls, steps and stacks. Our simulator."""
 STOPPED = "its process is stopped or dead"
+NO_MORE: tuple[Activity, ...] = ("ended", "gone")
+"""What is known of a process that is no more."""
+WITNESSES = 2
+"""Waiting ranks that do the same: one is not a majority. As `equals.VOTES`."""
 BEHIND = 0.5
 """If more than half of the ranks made fewer calls, they are not the exception. Our simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
@@ -92,6 +97,7 @@ class Hang:
 
 def find_hang(window: Window) -> Stuck | None:
     """The hang in which the window ends, or None."""
+    window = until_it_ended(window)
     found = _find(window)
     return None if found is None else _located(window, found)
 
@@ -154,6 +160,9 @@ def _judge(
     window: Window, liveness: Liveness, state: WaitState, signs: dict[int, LifeSigns]
 ) -> Stuck | None:
     waited = _waited_ns(liveness, state)
+    if not state.roots and (dead := _dead_inside(liveness, state)):
+        enough = waited > allowed_ns("unknown", state.timing)
+        return _of_free(window, state, dead) if enough else None
     if not state.incomplete:
         return _nobody_missing(window, state, waited)
     if not state.roots and state.stalled is None:
@@ -162,7 +171,15 @@ def _judge(
         return _stalled_transfer(window, state, state.stalled, waited)
     if waited <= max(allowed_ns(sign.activity, state.timing) for sign in signs.values()):
         return None
-    return _absent(window, state, signs, waited)
+    return _absent(window, state, liveness, signs, waited)
+
+
+def _dead_inside(liveness: Liveness, state: WaitState) -> dict[int, LifeSigns]:
+    """Ranks whose process was no more when the others began to wait, though it called all that they
+    called: what it called does not end without it."""
+    signs = {rank: liveness.of(rank) for rank in sorted(state.waiting)}
+    dead = {rank: one for rank, one in signs.items() if one.activity in NO_MORE}
+    return dead if len(dead) <= BEHIND * len(signs) else {}
 
 
 def _waited_ns(liveness: Liveness, state: WaitState) -> int:
@@ -207,7 +224,7 @@ def _allowed_of_all(window: Window, state: WaitState) -> float:
     liveness = Liveness(window, state.since_ns)
     stacks = [liveness.of(rank).stack for rank in sorted(state.waiting)]
     if all(stacks) and not any(is_saving(one) for one in stacks) and all(
-            waits_for_device(one) or waits(innermost(one)) for one in stacks):  # fmt: skip
+            waits_for_device(one) or waits_for_ranks(one) for one in stacks):  # fmt: skip
         return max(CALLS_STEPS * state.timing.step_ns, CALLS_NS)
     return allowed_ns("saving", state.timing)
 
@@ -268,21 +285,30 @@ def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     """Deadlock: every absent rank waits in another open operator."""
     if waited <= allowed_ns("idle", state.timing):
         return None
-    why = "deadlock, members called their operators in different orders"
-    comm = window.tables["comm_ops"]
-    odd, confidence = departed(comm, state.circle), 0.9
-    if not odd or odd == state.circle:
-        odd, confidence = state.alone, ALONE_CONFIDENCE
+    odd, why = _left_order(window, state.circle)
+    confidence = 0.9 if odd else ALONE_CONFIDENCE
+    if not odd:
+        odd, why = state.alone, "it alone called what the others did not call"
     if odd:
-        why = "it left the order of calls of its earlier steps" if confidence == 0.9 else (
-            "it alone called what the others did not call")  # fmt: skip
         missed = next((one for one in state.incomplete if one.absent & odd), None)
         return _finding(state, odd, "code", confidence, why, missed)
+    why = "deadlock, members called their operators in different orders"
     return _finding(state, (), "code", 0.7, why)
 
 
+def _left_order(window: Window, ranks: frozenset[int]) -> tuple[frozenset[int], str]:
+    """Those of these ranks that called something too early or not at all, unless all did; and by
+    what that shows."""
+    odd = departed(window.tables["comm_ops"], ranks)
+    if odd and odd != ranks:
+        return odd, "it left the order of calls of its earlier steps"
+    odd = departed_from_equals(window, ranks)
+    why = "it left the order of calls that ranks with the same program kept"
+    return (odd, why) if odd != ranks else (frozenset(), "")
+
+
 def _absent(
-    window: Window, state: WaitState, signs: dict[int, LifeSigns], waited: int
+    window: Window, state: WaitState, liveness: Liveness, signs: dict[int, LifeSigns], waited: int
 ) -> Stuck | None:
     unobserved = {rank for rank in signs if _is_unobserved(window, rank, state)}
     if unobserved == set(signs):
@@ -292,7 +318,7 @@ def _absent(
     unreached = frozenset().union(*(one.unreached for one in state.open))
     free = not_blocked_by_others(window, known, unreached)
     if state.by_calls:
-        return _behind(window, state, known, free)
+        return _behind(window, state, liveness, known, free)
     if not free or known.keys() <= unreached:
         return _without_free(window, state, known, waited)
     if all(_waits_too(known[rank]) for rank in free) and len(free) > 1:
@@ -308,12 +334,14 @@ def _of_free(window: Window, state: WaitState, known: dict[int, LifeSigns]) -> S
     activities = {sign.activity for sign in known.values()}
     if activities == {"stopped"}:
         return _finding(state, known, "host", 0.97, STOPPED)
+    if activities == {"ended"}:
+        return _finding(state, known, "code", 0.9, "its process has ended")
     confidence = 0.9 if activities <= {"idle", "active"} else 0.75
     cause = cause_of(window, tuple(known.items()), state.since_ns)
     if cause == "compute":
         why = "its host waits for its device, where a kernel does not end"
         return _finding(state, known, cause, 0.7, why)
-    return _finding(state, known, cause, confidence, _activity_text(activities))
+    return _finding(state, known, cause, confidence, _activity_text(activities, len(known)))
 
 
 def _without_free(
@@ -328,23 +356,51 @@ def _without_free(
 
 def _waits_too(sign: LifeSigns) -> bool:
     """Whether a rank that others wait for is itself stuck waiting for others."""
-    return sign.activity == "idle" and bool(sign.stack) and waits(innermost(sign.stack))
+    return sign.activity == "idle" and waits_for_ranks(sign.stack)
 
 
 def _behind(
-    window: Window, state: WaitState, signs: dict[int, LifeSigns], free: frozenset[int]
-) -> Stuck:
+    window: Window, state: WaitState, liveness: Liveness, signs: dict[int, LifeSigns],
+    free: frozenset[int],
+) -> Stuck:  # fmt: skip
     """Some hosts made fewer calls than their peers. One that waits for its device is held up, too,
-    and one whose stack is unknown may be."""
+    unless it left a call out, and one whose stack is unknown may be."""
     free = frozenset(rank for rank in free if not waits_for_device(signs[rank].stack))
     if not free or len(free) > BEHIND * len(window.ranks):
-        why = "no host makes calls, and those that made fewer wait for their devices"
-        return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
-    known = {rank: signs[rank] for rank in sorted(free)}
+        return _behind_on_device(window, state, signs)
+    why = "its host made fewer calls than the others'"
+    apart = frozenset() if any(signs[rank].stack for rank in free) else (
+        _unlike_all(free, signs, [liveness.of(rank) for rank in state.waiting - free]))  # fmt: skip
+    known = {rank: signs[rank] for rank in sorted(apart or free)}
+    if apart:
+        text = _activity_text({sign.activity for sign in known.values()}, len(known))
+        why += f", and unlike those that wait for it, {text}"
     cause = cause_of(window, tuple(known.items()), state.since_ns)
-    seen = all(sign.stack for sign in known.values())
+    seen = bool(apart) or all(sign.stack for sign in known.values())
     confidence = BEHIND_CONFIDENCE if seen else UNSEEN_CONFIDENCE
-    return _finding(state, known, cause, confidence, "its host made fewer calls than the others'")
+    return _finding(state, known, cause, confidence, why)
+
+
+def _unlike_all(
+    free: frozenset[int], signs: dict[int, LifeSigns], waiting: list[LifeSigns]
+) -> frozenset[int]:
+    """Of ranks without a stack, those that do something else than all ranks that wait: a rank that
+    waits would do the same as they."""
+    theirs = {one.activity for one in waiting}
+    if len(waiting) < WITNESSES or len(theirs) != 1 or not theirs <= {"idle", "active"}:
+        return frozenset()
+    return frozenset(rank for rank in free
+                     if signs[rank].activity not in (*theirs, "unknown", "saving"))  # fmt: skip
+
+
+def _behind_on_device(window: Window, state: WaitState, signs: dict[int, LifeSigns]) -> Stuck:
+    """All hosts that made fewer calls wait for their devices. One that left a call out and went on
+    holds up the others nevertheless."""
+    odd, left = _left_order(window, state.waiting | signs.keys())
+    if odd and odd <= signs.keys():
+        return _finding(state, odd, "code", BEHIND_CONFIDENCE, left)
+    why = "no host makes calls, and those that made fewer wait for their devices"
+    return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
 
 
 def _stalled_with(window: Window, state: WaitState, ranks: frozenset[int]) -> OpenOperator | None:
@@ -376,12 +432,16 @@ def _is_unobserved(window: Window, rank: int, state: WaitState) -> bool:
     return bool((lost & (losses.ints("end_ns") >= state.since_ns)).any())
 
 
-def _activity_text(activities: set[Activity]) -> str:
-    if activities == {"idle"}:
-        return "it uses no CPU time"
-    if activities <= {"active", "saving"}:
-        return "it is still busy"
-    return "its activity is not known"
+def _activity_text(activities: Collection[Activity], count: int) -> str:
+    it, its, uses, is_ = ("it", "its", "uses", "is") if count == 1 else (
+        "they", "their", "use", "are")  # fmt: skip
+    if set(activities) == {"idle"}:
+        return f"{it} {uses} no CPU time"
+    if set(activities) == {"gone"}:
+        return "its process is gone" if count == 1 else "their processes are gone"
+    if set(activities) <= {"active", "saving"}:
+        return f"{it} {is_} still busy"
+    return f"{its} activity is not known"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -5,9 +5,11 @@ Paper: none. Like PyTorch's Flight Recorder analyser, it compares what the membe
 at each sequence number; VenusTrace (Jiao et al., 2025), section 3.3, looks for missing calls only.
 Sizes are compared only if the operator requires equal ones. If most finished operators of a group
 disagree, the sequence numbers are wrong and not the program, and nothing is reported.
-Whoever is in the minority is named. Without one, a rank is named that called something it often
-calls, but not at this place, where the others called what they always call there: it left a call
-out. A call that nobody ever made before may be a plan that the others forgot, so nobody is named.
+Whoever is in the minority is named. Without one, as in a pair, whoever differs from what all equal
+groups called at that number, if they had called the same until then. Else a rank is named that
+called something it often calls, but not at this place, where the others called what they always
+call there: it left a call out. A call that nobody ever made before may be a plan that the others
+forgot, so nobody is named.
 A send and its receive that differ are compared only while they are open: what was received was of
 the right size.
 Cost: one sort of `comm_ops`. Cannot see: different shapes or types of equal size; a different order
@@ -27,6 +29,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.calls import MISNUMBERED
+from stepscope.diagnose.operators.equal_groups import unlike_equals
 from stepscope.diagnose.operators.own_order import KNOWN_STEPS
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Matched, match
 from stepscope.window import NULL, Ints, Mask, Table, Window
@@ -73,7 +76,7 @@ def find_mismatch(window: Window) -> Stuck | None:
         return None
     start = np.minimum.reduceat(table.ints("enqueue_ns")[order], begins)
     earliest = int(np.argmin(np.where(differs, start, np.iinfo(np.int64).max)))
-    return _finding(matched, earliest)
+    return _finding(window, matched, earliest)
 
 
 def _sizes_vary(table: Table, order: Ints, begins: Ints) -> Mask:
@@ -113,16 +116,16 @@ def _is_open(table: Table) -> Mask:
     return ~table.strings("state").equals("done", "") & (table.strings("state").codes >= 0)
 
 
-def _finding(matched: Matched, number: int) -> Stuck:
+def _finding(window: Window, matched: Matched, number: int) -> Stuck:
     table = matched.table
     rows = matched.order[matched.bounds[number] : matched.bounds[number + 1]]
     calls = [_call(table, int(row)) for row in rows]
     common = max(set(calls), key=lambda call: (calls.count(call), call))
     odd = [row for row, call in zip(rows, calls, strict=True) if call != common]
     minority = len(odd) < len(rows) / 2
-    odd = odd if minority else _out_of_place(table, rows)
-    ranks = sorted({int(table.ints("rank")[row]) for row in odd})
     group = table.strings("group")[int(rows[0])]
+    ranks = sorted({int(table.ints("rank")[row]) for row in odd}) if minority else (
+        _odd_of_pair(window, table, rows))  # fmt: skip
     by_call = sorted(zip(calls, table.ints("rank")[rows], strict=True))[:8]
     called = ", ".join(f"rank {rank} called {call}" for call, rank in by_call)
     begin = int(table.ints("enqueue_ns")[rows].min())
@@ -135,6 +138,16 @@ def _finding(matched: Matched, number: int) -> Stuck:
         score=0.95 if minority else 0.8,
         values={"members": len(rows), "odd": len(odd)},
     )  # fmt: skip
+
+
+def _odd_of_pair(window: Window, table: Table, rows: Ints) -> list[int]:
+    """The odd ranks where nobody is in the minority: by what equal groups called here, else by what
+    each rank called before."""
+    group, seq = table.strings("group")[int(rows[0])], int(table.ints("seq")[rows[0]])
+    comm = table.take(~table.strings("op").equals(*POINT_TO_POINT))
+    together = table.strings("op")[int(rows[0])] not in POINT_TO_POINT
+    odd = unlike_equals(window, comm, group, seq) if group and together else frozenset()
+    return sorted(odd or {int(table.ints("rank")[row]) for row in _out_of_place(table, rows)})
 
 
 def _out_of_place(table: Table, rows: Ints) -> list[int]:

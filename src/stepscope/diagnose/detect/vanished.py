@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect import hang
 from stepscope.diagnose.detect.hang_by_rows import BETWEEN
@@ -22,81 +21,25 @@ from stepscope.diagnose.detect.mismatch import find_mismatch
 from stepscope.diagnose.finding import Cause, Decision, Device, Ended, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.endings import observed_before
+from stepscope.diagnose.operators import endings
+from stepscope.diagnose.operators.endings import as_of
+from stepscope.diagnose.operators.exits import Exit, read_exits
 from stepscope.diagnose.operators.liveness import last_progress_ns, latest_stack
 from stepscope.diagnose.views.stacks import waits
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.trace.signals import signal_name
-from stepscope.window import NULL, Strings, Table, Window
+from stepscope.window import NULL, Window
 
-TOGETHER_NS = hang.TOGETHER_NS
+TOGETHER_NS = endings.TOGETHER_NS
 """All processes that the same signal ends within a second were ended by somebody outside the job,
 for example by the scheduler."""
 CONFIDENCE = 0.97
 """As of a stopped process (`hang`): the kernel itself says how the process ended."""
 UNKNOWN_CONFIDENCE = 0.6
 """That it ended first and without a word is known, and not how. Our judgement."""
-ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals of launchers, schedulers and terminals, which end a job on purpose."""
-ECHOES = (
-    "connection closed", "connection reset", "connection refused", "connection was likely closed",
-    "broken pipe", "remote process", "remote worker", "remoteerror", "timed out", "timeout",
-    "keyboardinterrupt", "signalexception",
-)  # fmt: skip
-"""Words of gloo, NCCL, torch.distributed and Python in exceptions because somebody else ended or
-hangs, or because a signal asked the process to end."""
-MISMATCHED = (
-    "collective mismatch", "data size doesn't match", "mismatch between collectives",
-    "collectives differ in",
-)  # fmt: skip
-"""Words of gloo and torch.distributed in exceptions because ranks called what does not match."""
 SUSPECT = 0.4
 """Confidence if the process ended itself inside of communication: what it complains of may be what
 another rank called. As `hang_by_rows.SUSPECT`."""
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How the process of one rank ended."""
-
-    rank: int
-    ts_ns: int
-    status: int | None
-    signal: int | None
-    announced: bool
-    reason: str
-    detail: str
-    frames: tuple[str, ...] = ()
-    """Where its exception was raised, outermost first."""
-
-    @property
-    def is_echo(self) -> bool:
-        """Whether it ended because of another process, or was asked to end."""
-        text = self.detail.lower()
-        return any(word in text for word in (*ECHOES, *MISMATCHED)) or self.signal in ASKED_TO_END
-
-    @property
-    def is_mismatched(self) -> bool:
-        """Whether the communication library said that what ranks called does not match."""
-        return any(word in self.detail.lower() for word in MISMATCHED)
-
-    @property
-    def is_abort(self) -> bool:
-        """Whether the process ended itself: a failed check, or a C++ exception nobody caught."""
-        return self.signal == signal.SIGABRT
-
-    @property
-    def is_normal(self) -> bool:
-        """Whether the process ended by itself and without an error. A process that crashes after
-        its last record has done its work."""
-        if self.announced:
-            return not self.reason and not self.status
-        return self.status == 0
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether the process ended without leaving any information on how."""
-        return not self.announced and self.status is None and self.signal is None
 
 
 class Vanished:
@@ -113,25 +56,19 @@ class Vanished:
 
 def find_vanished(window: Window) -> Stuck | None:
     """The processes that ended first, or None if the job ended normally, or hung before."""
-    exits = _ends(window)
+    exits = read_exits(window)
     culprits = _culprits(window, exits)
     if not culprits:
         return _unmatched(window, exits)
-    if _hung_before(window, exits[0].ts_ns):
+    if _hung_before(window, culprits[0].ts_ns):
         return None
     return _finding(window, culprits, exits)
 
 
 def find_fatal_mismatch(window: Window) -> Stuck | None:
     """The mismatch of calls because of which processes ended, or None."""
-    ended = any(one.is_mismatched or one.is_abort for one in _ends(window))
+    ended = any(one.is_mismatched or one.is_abort for one in read_exits(window))
     return find_mismatch(window) if ended else None
-
-
-def _ends(window: Window) -> list[Exit]:
-    table = window.table("exits")
-    exits = [] if table is None else _exits(table)
-    return [one for one in exits if not _is_back(window, one)]
 
 
 def _unmatched(window: Window, exits: Sequence[Exit]) -> Stuck | None:
@@ -145,51 +82,6 @@ def _unmatched(window: Window, exits: Sequence[Exit]) -> Stuck | None:
         method="vanished", mismatched=True, unfinished=True, cause="code", detail=first.detail,
         time_ns=(first.ts_ns, exits[-1].ts_ns), score=UNKNOWN_CONFIDENCE, says=says,
     )  # fmt: skip
-
-
-def _exits(table: Table) -> list[Exit]:
-    """The last exit of each rank, in the order of time."""
-    texts = table.strings("reason"), table.strings("detail")
-    frames = table.strings("frames") if table.has("frames") else None
-    last: dict[int, Exit] = {}
-    for row in table.ints("ts_ns").argsort(kind="stable").tolist():
-        rank = int(table.ints("rank")[row])
-        if rank >= 0:
-            reason, detail = (column[row] or "" for column in texts)
-            last[rank] = Exit(rank, int(table.ints("ts_ns")[row]), _known(table, "status", row),
-                              _signal(table, row), bool(table.mask("announced")[row]),
-                              reason, detail, _split(frames, row))  # fmt: skip
-    return sorted(last.values(), key=lambda one: one.ts_ns)
-
-
-def _split(frames: Strings | None, row: int) -> tuple[str, ...]:
-    text = None if frames is None else frames[row]
-    return tuple(text.split(";")) if text else ()
-
-
-def _known(table: Table, column: str, row: int) -> int | None:
-    value = int(table.ints(column)[row])
-    return None if value == NULL else value
-
-
-def _signal(table: Table, row: int) -> int | None:
-    """The signal that ended it; shells report it as a status above 128."""
-    status, number = (_known(table, name, row) for name in ("status", "signal"))
-    if number is None and status is not None and 128 < status <= 128 + signal.NSIG:
-        return status - 128
-    return number
-
-
-def _is_back(window: Window, one: Exit) -> bool:
-    """Whether another process took the rank's place: a launcher started it again."""
-    for name in ("steps", "phases", "comm_ops"):
-        table = window.table(name)
-        time = "enqueue_ns" if name == "comm_ops" else "start_ns"
-        if table is not None and table.has(time):
-            own = table.ints(time)[table.ints("rank") == one.rank]
-            if own.size and int(own.max()) > one.ts_ns:
-                return True
-    return False
 
 
 def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
@@ -226,9 +118,9 @@ def _outlived_ns(window: Window, exits: Sequence[Exit], first: Exit) -> int:
 
 
 def _hung_before(window: Window, until_ns: int) -> bool:
-    """Whether the job already hung when the first process ended: people kill jobs that hang."""
-    tables = {name: table for name, table in window.tables.items() if name != "exits"}
-    found = hang.find_hang(observed_before(replace(window, tables=tables), until_ns))
+    """Whether the job already hung when the first process ended badly: people kill jobs that
+    hang."""
+    found = hang.find_hang(as_of(window, until_ns))
     return found is not None and found.score > BETWEEN
 
 

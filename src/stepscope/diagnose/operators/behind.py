@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.operators.positions import Position, Row
-from stepscope.diagnose.operators.standstill import innermost, waits_for_device
+from stepscope.diagnose.operators.standstill import innermost, waits_for_device, waits_for_ranks
 from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES, linked
 from stepscope.diagnose.views.peers import stages
-from stepscope.diagnose.views.stacks import waits
 from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
 from stepscope.window import Window
 
@@ -65,8 +64,8 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
 def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
     """The ranks that do not wait, if others do; else those in another function."""
     places = {rank: innermost(stacks[rank]) for rank in ranks if stacks.get(rank)}
-    waiting = {rank for rank, place in places.items()
-               if waits(place) or waits_for_device(stacks[rank])}  # fmt: skip
+    waiting = {rank for rank in places
+               if waits_for_ranks(stacks[rank]) or waits_for_device(stacks[rank])}  # fmt: skip
     if not waiting and places:
         usual = Counter(places.values()).most_common(1)[0][0]
         waiting = {rank for rank, place in places.items() if place == usual}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.operators.equal_groups import families_of
 from stepscope.diagnose.operators.progress import Lane, Recording
 from stepscope.window import Ints, Mask
 
@@ -54,17 +55,7 @@ class Departure:
 
 def families(recording: Recording) -> list[list[str]]:
     """The groups by family: of one kind and size, without a common rank."""
-    found: dict[tuple[str, int], list[list[str]]] = {}
-    for group in recording.groups.values():
-        listed = found.setdefault((group.kind, len(group.ranks)), [])
-        apart = (family for family in listed if not any(
-            set(group.ranks) & recording.members(one) for one in family))  # fmt: skip
-        family = next(apart, None)
-        if family is None:
-            listed.append([group.id])
-        else:
-            family.append(group.id)
-    return [family for listed in found.values() for family in listed]
+    return families_of(recording.groups.values())
 
 
 def equal_lanes(recording: Recording, group: str) -> list[Lane]:

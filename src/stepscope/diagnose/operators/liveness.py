@@ -9,11 +9,13 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.operators.exits import read_exits
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.views.stacks import in_training
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
-Activity = Literal["stopped", "idle", "saving", "active", "unknown"]
+Activity = Literal["stopped", "ended", "gone", "idle", "saving", "active", "unknown"]
+"""Ended: its process is known to have ended by itself. Gone: nobody samples it any more."""
 
 SILENT_NS = 60 * 10**9
 """A host whose newest row is this much older than the newest of all hosts has gone silent and does
@@ -35,6 +37,13 @@ INFERRED = ("steps_blocked",)
 """Metrics that a processor infers because a rank sent nothing; it did not look at the process."""
 SAMPLED_NS = 2 * 10**9
 """Processes are sampled once a second at least: after two, somebody else's samples are later."""
+OF_PROCESSES = ("cpu_util", "proc_stopped")
+"""Metrics that are read from a process, and only as long as it is there."""
+GONE = 3.0
+"""A process is gone if it was sampled no more for three times the longest gap between the samples
+of another one of its host, which go on: one or two may be missed. Our choice."""
+LEAST_SAMPLES = 4
+"""Of fewer samples nothing shows how far apart they are. Statistics."""
 PROGRESS = ("steps", "phases", "comm_ops", "kernels", "kernel_summaries")
 """Tables whose rows show that a rank's step goes on."""
 WARM_UP = 3
@@ -155,8 +164,64 @@ class Liveness:
         if rank not in self._signs:
             tables = {name: ranks[rank] for name, ranks in self._by_rank.items() if rank in ranks}
             alone = replace(self._window, tables=tables)
-            self._signs[rank] = _signs_of(alone, rank, self._since_ns)
+            self._signs[rank] = self._with_end(rank, _signs_of(alone, rank, self._since_ns))
         return self._signs[rank]
+
+    def _with_end(self, rank: int, signs: LifeSigns) -> LifeSigns:
+        """The same of a process that is no more: where it was sampled last, it is no longer."""
+        if signs.activity == "stopped":
+            return signs
+        if rank in self._ended:
+            return LifeSigns("ended", signs.alive_ns, ())
+        return LifeSigns("gone", signs.alive_ns, ()) if self._is_gone(rank) else signs
+
+    @cached_property
+    def _ended(self) -> frozenset[int]:
+        """Ranks whose processes ended by themselves and without an error."""
+        return frozenset(one.rank for one in read_exits(self._window) if one.is_normal)
+
+    def _is_gone(self, rank: int) -> bool:
+        """Whether a process was sampled no more after the others began to wait for it, although
+        others of its host were."""
+        own, beside = self._sampled.get(rank), self._sampled_beside(rank)
+        if own is None or beside.size < LEAST_SAMPLES:
+            return False
+        newest, gap = int(own[-1]), int(np.diff(beside).max())
+        silent = int(beside[-1]) - newest
+        was_there = newest > self._since_ns + gap
+        lost = (_losses_ns(self._window, "hardware") or NULL) > newest
+        return silent > max(SAMPLED_NS, GONE * gap) and not was_there and not lost
+
+    def _sampled_beside(self, rank: int) -> Ints:
+        """When the other process of the rank's host was sampled that was sampled last; or the host
+        itself, if there is no other."""
+        host = self._window.host_of(rank)
+        last = [(time, other) for time, other in self._newest.get(host, ()) if other != rank]
+        if last:
+            return self._sampled[max(last)[1]]
+        hardware = self._window.table("hardware")
+        if hardware is None or host is None or not hardware.has("host"):
+            return np.zeros(0, np.int64)
+        whole = (hardware.ints("rank") < 0) & hardware.strings("host").equals(host)
+        return np.unique(hardware.ints("ts_ns")[whole])
+
+    @cached_property
+    def _newest(self) -> dict[str | None, list[tuple[int, int]]]:
+        """By host, the two processes that were sampled last: when, and of which rank."""
+        found: dict[str | None, list[tuple[int, int]]] = {}
+        for rank, times in self._sampled.items():
+            if rank >= 0:
+                found.setdefault(self._window.host_of(rank), []).append((int(times[-1]), rank))
+        return {host: sorted(last)[-2:] for host, last in found.items()}
+
+    @cached_property
+    def _sampled(self) -> dict[int, Ints]:
+        """When each process was sampled."""
+        hardware = self._window.table("hardware")
+        if hardware is None:
+            return {}
+        samples = hardware.take(hardware.strings("metric").equals(*OF_PROCESSES))
+        return {rank: np.unique(own.ints("ts_ns")) for rank, own in samples.per_rank()}
 
     def sampled_after(self, time_ns: int) -> bool:
         """Whether counters, of hosts or processes, were still read well after this moment."""

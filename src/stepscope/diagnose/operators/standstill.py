@@ -25,6 +25,8 @@ SYNCHRONIZE = "synchronize"
 """The name of torch's functions that wait for a device, a stream or an event."""
 COMMUNICATES = ("recv", "send", "p2p")
 """Beginnings of the names of pipeline functions that receive and send."""
+WITHIN_PROCESS = ("(threading.py", "/threading.py")
+"""Where threads of one process wait for one another, with and without the path of the file."""
 ORDINARY = 0.01
 """A function with at least this share of all earlier samples is one that ranks always pass through.
 Our simulator."""
@@ -33,7 +35,7 @@ Our simulator."""
 def cause_of(window: Window, signs: Sequence[tuple[int, LifeSigns]], since_ns: int) -> Cause:
     """The cause that the stacks of the absent ranks show."""
     stacks = [(rank, sign) for rank, sign in signs if sign.stack]
-    if any(LOADER in frame.lower() for _, sign in stacks for frame in sign.stack):
+    if any(loads_data(sign.stack) for _, sign in stacks):
         return "data_loading"
     if stacks and all(waits_for_device(sign.stack) for _, sign in stacks):
         return "compute"
@@ -49,10 +51,29 @@ def waits_for_device(stack: Sequence[str]) -> bool:
     return _name(innermost(stack)) == SYNCHRONIZE
 
 
+def waits_for_ranks(stack: Sequence[str]) -> bool:
+    """Whether a host waits for other ranks, by the innermost function; False if its stack is
+    unknown. One that waits for its own loader, or for another thread, waits for none.
+
+    >>> waits_for_ranks(["get (queue.py:180)", "wait (threading.py:331)"])
+    False
+    """
+    frame = innermost(stack)
+    return (
+        waits(frame)
+        and not loads_data(stack)
+        and not (any(path in frame for path in WITHIN_PROCESS))
+    )
+
+
+def loads_data(stack: Sequence[str]) -> bool:
+    """Whether a host is in a data loader."""
+    return any(LOADER in frame.lower() for frame in stack)
+
+
 def _communicates(stack: Sequence[str]) -> bool:
     """Whether the innermost function communicates with other ranks."""
-    frame = innermost(stack)
-    return waits(frame) or _name(frame).startswith(COMMUNICATES)
+    return waits_for_ranks(stack) or _name(innermost(stack)).startswith(COMMUNICATES)
 
 
 def _name(frame: str) -> str:

@@ -16,9 +16,14 @@ from stepscope.diagnose.operators.liveness import (
     last_progress_ns,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
-from stepscope.diagnose.operators.standstill import innermost, waits_for_device
+from stepscope.diagnose.operators.standstill import (
+    innermost,
+    loads_data,
+    waits_for_device,
+    waits_for_ranks,
+)
 from stepscope.diagnose.prepare.host_calls import last_step_end_ns
-from stepscope.diagnose.views.stacks import LOADER, is_torchs, waits
+from stepscope.diagnose.views.stacks import is_torchs
 from stepscope.window import NULL, Mask, Table, Window
 
 SILENT_STEPS = 0.5
@@ -167,9 +172,9 @@ def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
 def _may_wait(stack: tuple[str, ...]) -> bool:
     """Whether a host with this stack may wait for others; C++ that waits is within torch."""
     frame = innermost(stack)
-    if any(LOADER in one.lower() for one in stack):
+    if loads_data(stack):
         return False
-    return not frame or waits(frame) or waits_for_device(stack) or is_torchs(frame)
+    return not frame or waits_for_ranks(stack) or waits_for_device(stack) or is_torchs(frame)
 
 
 def _last_calls(operators: Iterable[OpenOperator]) -> dict[int, int]:
