@@ -37,6 +37,16 @@ def test_a_rank_without_a_dump_is_no_culprit_if_another_explains_the_hang(tmp_pa
     assert (verdict.ranks, verdict.victims) == ((1,), 2)
 
 
+def test_the_ranks_of_a_host_without_dumps_count_as_one(tmp_path: Path) -> None:
+    ranks = a_job(16)
+    everyone(ranks, "all_reduce", times=5)
+    everyone(ranks, "all_reduce", state="started")
+    host = the_verdict(tmp_path / "host", without(ranks, 8, 9, 10, 11))
+    assert (host.ranks, host.confidence) == ((8, 9, 10, 11), 0.5)
+    diagnosis = diagnosis_of(tmp_path / "scattered", without(ranks, 3, 9))
+    assert [(one.ranks, one.confidence) for one in diagnosis.verdicts] == [((3, 9), 0.4)]
+
+
 def test_a_lost_dump_of_a_healthy_job_blames_no_rank(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)

@@ -35,6 +35,7 @@ from stepscope.diagnose.operators.equals import Departure
 from stepscope.diagnose.operators.liveness import latest_stack
 from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_departure
 from stepscope.diagnose.operators.progress import Recording
+from stepscope.diagnose.operators.tardy import Tardy, find_tardy
 from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import ranks_wait
@@ -50,7 +51,7 @@ CONFIDENT, LESS_CONFIDENT = 0.9, 0.6
 """Confidence if fewer ranks are missing than wait; and if at least as many are missing, or if the
 dumps may have been written while the job was healthy. Our simulator."""
 NO_DUMP_CONFIDENCE = 0.5
-"""A rank without a dump is more likely stuck than its file lost. Our simulator."""
+"""A rank, or a host, without a dump is more likely stuck than its file lost. Our simulator."""
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
 RETIRED_CONFIDENCE = 0.45
@@ -144,6 +145,9 @@ def _explained(graph: WaitGraph) -> Stuck | None:
     with_dump = graph.singled_out & graph.recording.recorded
     if with_dump:
         return _missing(graph, with_dump)
+    tardy = find_tardy(graph.recording, graph.blocked)
+    if tardy:
+        return _came_too_late(graph, tardy)
     return _without_dump(graph, graph.roots) if graph.roots else _rootless(graph)
 
 
@@ -184,6 +188,18 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
         graph, first, roots, "compute" if late else _cause(graph, roots), confidence, why
     )
     return _as_suspects(found) if graph.recording.may_hide_sends else found
+
+
+def _came_too_late(graph: WaitGraph, tardy: list[Tardy]) -> Stuck:
+    """Ranks that entered when the watchdogs of the others had given up."""
+    first = min(tardy, key=lambda one: one.since_ns)
+    ranks = frozenset().union(*(one.ranks for one in tardy))
+    waiting = graph.waiting - ranks
+    held_up = ranks_wait(len(waiting), len(waiting & first.where.waiting), first.where.where)
+    why = (f"{held_up} for {_ranks(ranks)}, which came {first.late_ns / 1e9:.0f} s late, when they "
+           f"had given up after {first.timeout_ms / 1e3:g} s")  # fmt: skip
+    where = replace(first.where, since_ns=first.since_ns)
+    return _finding(graph, where, ranks, _cause(graph, ranks), CONFIDENT, why, whole=True)
 
 
 def _as_suspects(found: Stuck) -> Stuck:
@@ -267,18 +283,26 @@ def _without_dump(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     if not few:
         why = f"only {known} of {known + len(roots)} ranks have a dump"
     named = roots if few else frozenset()
-    confidence = NO_DUMP_CONFIDENCE if len(roots) == 1 else NO_DUMP_CONFIDENCE - 0.1
+    confidence = NO_DUMP_CONFIDENCE if _fail_together(roots) else NO_DUMP_CONFIDENCE - 0.1
     found = _finding(graph, first, named, "unknown", confidence if few else 0.3, why)
     return _as_suspects(found) if named and graph.recording.may_hide_sends else found
+
+
+def _fail_together(ranks: frozenset[int]) -> bool:
+    """Whether one failure explains that these dumps are missing: of one rank, or of a block of
+    ranks that begins where a host of that size does."""
+    return max(ranks) - min(ranks) + 1 == len(ranks) and min(ranks) % len(ranks) == 0
 
 
 def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
     """All ranks entered and not all completed: no data moves.
 
-    Without starts, a member may have called it and never got there.
+    Without starts, a member may have called it and never got there; nor is that known of a member
+    whose ring buffer may have overwritten where its device stands.
     """
     first = stalled[0]
-    members = len(first.waiting | first.left)
+    ranks = graph.recording.members(first.group)
+    members = len(ranks)
     if first.peer >= 0:
         why = (f"{_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has called "
                "its end of it")  # fmt: skip
@@ -286,7 +310,8 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
         why = f"{len(first.left)} of {members} ranks completed {first.where}, the others are stuck"
     else:
         why = f"all {members} ranks entered {first.where} and none completed it"
-    starts_known = graph.recording.reports_starts
+    ends = ranks if first.peer < 0 else first.waiting | {first.peer}
+    starts_known = graph.recording.reports_starts and not ends & graph.recording.front_lost
     if not starts_known:
         why += ": a link stands still, or a kernel on one of them"
     cause: Cause = "network" if starts_known else "unknown"

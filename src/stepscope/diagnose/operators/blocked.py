@@ -129,7 +129,7 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
         group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
         seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
         frozenset(rows) - waiting - older, absent, frozenset(waiting) - stands,
-        _late(states, stands),
+        _late(states, stands) - recording.front_lost,
         recording.members(group) - recording.recorded,
         (recording.members(group) & recording.recorded) - came - absent | older, stands,
         int(recording.comm.ints("enqueue_ns")[list(rows.values())].max()),
@@ -192,7 +192,12 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
 def _idles(recording: Recording, row: int, end: int) -> bool:
     """Whether a device has not started its end of a message although the other device has."""
     seen = recording.comm.strings("seen")
-    return bool(recording.standing[end]) and (seen[row], seen[end]) == ("started", "scheduled")
+    known = int(recording.comm.ints("rank")[end]) not in recording.front_lost
+    return (
+        known
+        and bool(recording.standing[end])
+        and (seen[row], seen[end]) == ("started", "scheduled")
+    )
 
 
 def _is_new_peer(recording: Recording, rank: int, peer: int, row: int) -> bool:

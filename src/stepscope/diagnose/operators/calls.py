@@ -2,7 +2,8 @@
 
 Only what the operator requires to be equal is compared: the input elements of an AllReduce, the
 output elements of a Broadcast. The parts of an AllGather may differ if their sum is right, those of
-an AllToAll if as many elements go in as come out.
+an AllToAll if as many elements go in as come out. A sum needs all members: dumps that do not list
+the members hide those without a dump.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.operators.equals import equal_lanes
 from stepscope.diagnose.operators.progress import Recording
+from stepscope.diagnose.operators.returned import unreturned
 from stepscope.window import NULL, Ints, Mask, Table
 
 SAME = {
@@ -59,8 +61,10 @@ def _first(recording: Recording, group: str) -> Clash | None:
     seqs, begins = np.unique(comm.ints("seq")[rows], return_index=True)
     part = comm.take(rows)
     several = np.diff(np.append(begins, rows.size)) > 1
-    reasons = _reasons(part, begins, np.diff(np.append(begins, rows.size)),
-                       len(recording.members(group)))  # fmt: skip
+    complete = np.diff(np.append(begins, rows.size)) == len(recording.members(group))
+    ended = np.logical_and.reduceat((recording.done & ~recording.doubtful)[rows], begins)
+    totals = _wrong_totals(part, begins, complete, ended, _may_lack_members(recording, group))
+    reasons = _reasons(part, begins, totals)
     wrong = np.logical_or.reduce([*reasons.values()]) & several
     count = int(several.sum())
     if not wrong.any() or _numbered_apart(recording, group, int(wrong.sum()), count):
@@ -69,6 +73,8 @@ def _first(recording: Recording, group: str) -> Clash | None:
     what = next(name for name, mask in reasons.items() if mask[at])
     calls = rows[begins[at] : begins[at + 1] if at + 1 < begins.size else None]
     odd = _odd(comm, calls, what) or _odd_by_equals(recording, group, int(seqs[at]), calls, what)
+    if not odd and totals[at]:
+        odd = unreturned(recording, group, int(seqs[at]))
     return Clash(group, int(seqs[at]), what, calls, odd, int(comm.ints("enqueue_ns")[calls].max()))
 
 
@@ -79,7 +85,28 @@ def _numbered_apart(recording: Recording, group: str, wrong: int, count: int) ->
     return sends and count > FEW and wrong > MISNUMBERED * count
 
 
-def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[str, Mask]:
+def _may_lack_members(recording: Recording, group: str) -> bool:
+    """Whether a group is smaller than others of its kind: if dumps do not list the members, one
+    without a dump is unknown."""
+    own = recording.groups.get(group)
+    sizes = (len(one.ranks) for one in recording.groups.values() if own and one.kind == own.kind)
+    return len(recording.members(group)) < max(sizes, default=0)
+
+
+def _wrong_totals(
+    part: Table, begins: Ints, complete: Mask, ended: Mask, may_lack_members: bool
+) -> Mask:
+    """Operators whose parts do not add up, and which therefore did not end.
+
+    If they do not add up in one that all have ended, an unknown member has the rest.
+    """
+    wrong = complete & _unbalanced(part, begins)
+    if may_lack_members or (wrong & ended).any():
+        return np.zeros_like(wrong)
+    return wrong
+
+
+def _reasons(part: Table, begins: Ints, totals: Mask) -> Mapping[str, Mask]:
     """Which operators clash in operator, size or dtype; the most obvious reason first."""
     op = part.strings("op").codes.astype(np.int64)
     call = part.strings("call").codes.astype(np.int64)
@@ -87,7 +114,7 @@ def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[
     numel, dtype = compared(part)
     operator = varies(kind, begins)
     size = ~operator & _known(numel, begins) & varies(numel, begins)
-    size |= ~operator & (lengths == members) & _unbalanced(part, begins)
+    size |= ~operator & totals
     types = ~operator & ~size & _known(dtype, begins) & varies(dtype, begins)
     return {"operator": operator, "size": size, "dtype": types}
 

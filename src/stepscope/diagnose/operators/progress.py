@@ -173,6 +173,15 @@ class Recording:
         )
 
     @cached_property
+    def front_lost(self) -> frozenset[int]:
+        """Ranks whose ring buffer holds no operator that ended before an open one: their devices
+        may stand in one that it has overwritten."""
+        rank, is_open = self.comm.ints("rank"), self.has_state & ~self.done
+        order = np.lexsort((self.comm.ints("record"), rank))
+        oldest = order[np.flatnonzero(np.diff(rank[order], prepend=-1))]
+        return self.wrapped & frozenset(rank[oldest[is_open[oldest]]].tolist())
+
+    @cached_property
     def lanes(self) -> Mapping[str, Mapping[int, Lane]]:
         """Collectives by group and rank."""
         group, rank = self.comm.strings("group"), self.comm.ints("rank")

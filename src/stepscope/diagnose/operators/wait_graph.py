@@ -13,6 +13,7 @@ from stepscope.diagnose.operators.equals import (
     families,
     find_departures,
 )
+from stepscope.diagnose.operators.numbers import find_misnumbered
 from stepscope.diagnose.operators.progress import Recording
 
 
@@ -60,7 +61,7 @@ class WaitGraph:
             return frozenset()
         begun = self.recording.standing & self.recording.comm.strings("seen").equals("started")
         ranks = frozenset(self.recording.comm.ints("rank")[begun].tolist())
-        return (self._held & self.waiting) - ranks
+        return (self._held & self.waiting) - ranks - self.recording.front_lost
 
     @cached_property
     def _held(self) -> frozenset[int]:
@@ -100,10 +101,12 @@ class WaitGraph:
 
     def departures(self) -> list[Departure]:
         """How those ranks left the common order of calls that may have caused the hang: roots,
-        lone callers, and all ranks that wait for one another in a circle."""
+        lone callers, and all that wait, if none of the roots has a dump."""
         lone = (one.waiting for one in self.blocked if len(one.waiting) <= len(one.absent))
-        suspects = self.roots.union(*lone) if self.roots else self.waiting
-        return find_departures(self.recording, suspects & self.recording.recorded)
+        known = self.roots & self.recording.recorded
+        suspects = known.union(*lone) if known else self.waiting
+        found = find_departures(self.recording, suspects & self.recording.recorded)
+        return found or find_misnumbered(self.recording)
 
     def new_peers(self) -> tuple[Blocked, ...]:
         """Sends and receives to a peer with which the rank never exchanged a message before."""

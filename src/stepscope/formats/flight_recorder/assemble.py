@@ -14,6 +14,7 @@ beyond the contract:
     unrecorded      operators without an entry that the rank called in the group since its previous
                     entry there, by the recorder's own count: gloo's sends and receives. Null of
                     the first entry, and if the recorder does not count
+    number          the recorder's count of the rank's operators in the group; 0 if unknown
     timeout_ms      after which the operator fails; 0 if unknown
     batch           `record` of the entry that ends the row's batch, else the row's own
     noticed_ns      when the watchdog noticed that it had ended; null if it did not
@@ -36,7 +37,7 @@ from stepscope.window import NULL, Column, Strings, Table, Window
 COLUMNS = (
     "rank", "group", "seq", "op", "peer", "bytes", "enqueue_ns", "state", "call", "given", "taken",
     "dtype_given", "dtype_taken", "shape", "seen", "retired", "record", "timeout_ms", "dumped_ns",
-    "unrecorded", "batch", "noticed_ns",
+    "unrecorded", "batch", "noticed_ns", "number",
 )  # fmt: skip
 TEXTS = ("group", "op", "state", "call", "dtype_given", "dtype_taken", "shape", "seen")
 FAITHFUL = ("nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl")
@@ -87,6 +88,7 @@ def _rows(
             counts.shape or entry.taken.shape, entry.seen, entry.retired, entry.record,
             entry.timeout_ms, dumped_ns, _unrecorded(entry, counted),
             entry.batch if entry.batch >= 0 else entry.record, entry.ended_ns or NULL,
+            entry.op_id,
         )  # fmt: skip
 
 
