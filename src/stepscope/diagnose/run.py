@@ -37,6 +37,7 @@ from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.opinions import with_opinions
 from stepscope.diagnose.decide.same_loss import (
+    begin_together,
     has_victim,
     is_behind,
     is_same,
@@ -288,13 +289,17 @@ class _Search:
 
     def _structure(self) -> None:
         """What the job loses by its own structure, unless culprits account for half of it."""
-        known = sum(one.lost_fraction or 0.0 for one in self.blamed if isinstance(one, Slowdown))
         rises = {one.cause for one in self.blamed if isinstance(one, Regression)}
         for detector in registry.STRUCTURE:
             found = [one for one in self._ask(detector, Waste)
-                     if known < HALF * (one.lost_fraction or 0.0)
+                     if self._known_beside(one) < HALF * (one.lost_fraction or 0.0)
                      and one.cause not in rises]  # fmt: skip
             self._keep(found)
+
+    def _known_beside(self, one: Waste) -> float:
+        """What slow ranks cost, and what else began in the same step."""
+        return sum(other.lost_fraction or 0.0 for other in self.blamed
+                   if isinstance(other, Slowdown) or begin_together(one, other))  # fmt: skip
 
     def _wasted(self) -> None:
         """Time that all ranks spend beside training, unless it is known as a rise or as one rank's.

@@ -41,6 +41,14 @@ def has_victim(one: Waste, other: Finding) -> bool:
     return _has_its_turn(one, other) or _waits_for_gil(one, other)
 
 
+def begin_together(one: Waste, other: Finding) -> bool:
+    """Whether something that slows down the whole job began in the same step: who waits, and for
+    whom, changes with it."""
+    if not isinstance(other, (SlowLink, Regression)) or not one.steps or not other.steps:
+        return False
+    return abs(one.steps[0] - other.steps[0]) <= 1
+
+
 def is_behind(link: SlowLink, other: Finding) -> bool:
     """Whether another finding is only time that ranks behind a slow link spend in no phase: they
     may wait for data there. One that costs half as much has a reason of its own."""
