@@ -23,6 +23,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect
+from stepscope.diagnose.views.peers import stages
 from stepscope.window import Floats
 
 HALF = 0.5
@@ -56,13 +57,24 @@ def _risen_alone(job: Observed, risen_ns: Floats, least_ns: float) -> list[int]:
     """The rank, or all ranks of a stage, whose own time rose by this and that of no other by half
     as much."""
     row = int(np.argmax(risen_ns))
-    stage = [*(sorted(group) for group in job.groups(None) if row in group), [row]]
-    for rows in ([row], stage[0]):
+    for rows in ([row], _stage_of(job, row)):
         others = np.delete(risen_ns, rows)
         least = risen_ns[rows].min()
         if others.size and least >= least_ns and others.max() < HALF * least:
             return [int(one) for one in rows]
     return []
+
+
+def _stage_of(job: Observed, row: int) -> list[int]:
+    """All ranks of a rank's pipeline stage; only itself where there is one stage.
+
+    Ranks at the same place of other groups share a network that may have got slower.
+    """
+    known = stages(job.window)
+    stage = [known.get(int(rank), 0) for rank in job.line.ranks]
+    if len({*stage}) < 2:
+        return [row]
+    return [at for at, one in enumerate(stage) if one == stage[row]]
 
 
 def _without_peers(job: Observed, row: int, together: int) -> Iterator[tuple[str | None, Floats]]:
