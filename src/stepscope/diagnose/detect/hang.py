@@ -79,8 +79,8 @@ WITNESSES = 2
 BEHIND = 0.5
 """If more than half of the ranks made fewer calls, they are not the exception. Our simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
-"""Of a host that made fewer calls, with and without a stack that shows what it does instead. Our
-simulator."""
+"""Of a host that made fewer calls, with and without a stack that shows what it does instead; the
+second also of several hosts of which nothing shows what they do. Our simulator."""
 
 
 class Hang:
@@ -337,6 +337,8 @@ def _of_free(window: Window, state: WaitState, known: dict[int, LifeSigns]) -> S
     if activities == {"ended"}:
         return _finding(state, known, "code", 0.9, "its process has ended")
     confidence = 0.9 if activities <= {"idle", "active"} else 0.75
+    if "unknown" in activities and len({*map(window.host_of, known)}) > 1:
+        confidence = UNSEEN_CONFIDENCE  # one of them may wait for another in what nobody recorded
     cause = cause_of(window, tuple(known.items()), state.since_ns)
     if cause == "compute":
         why = "its host waits for its device, where a kernel does not end"
