@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -247,6 +248,22 @@ def test_a_receive_without_a_send() -> None:
     verdict = the_hang(find_hang(a_tiny_job(table, 60, PAIR)))
     assert verdict.ranks == (0,)
     assert verdict.cause in ("code", "unknown")
+
+
+@pytest.mark.parametrize(("apart", "suspects"), [(False, False), (True, True)])
+def test_ranks_of_several_hosts_of_which_nothing_is_known_are_suspects(
+    apart: bool, suspects: bool
+) -> None:
+    """Two never called; one of them may wait for the other in what nobody recorded."""
+    world = (ProcessGroup("dp-0", "dp", (0, 1, 2, 3)),)
+    table = operators(*((rank, "dp-0", 0, "AllReduce", -1, 0, 1) for rank in range(4)),
+                      (0, "dp-0", 1, "AllReduce", -1, 2, None),
+                      (1, "dp-0", 1, "AllReduce", -1, 2, None))  # fmt: skip
+    job = a_tiny_job(table, 60, world)
+    hosts = (Host("h0", (0, 2)), Host("h1", (1, 3))) if apart else (Host("h", (0, 1, 2, 3)),)
+    verdict = the_hang(find_hang(replace(job, job=replace(job.job, hosts=hosts))))
+    assert verdict.ranks == (2, 3)
+    assert verdict.is_suspect == suspects
 
 
 def test_an_inferred_metric_does_not_show_that_a_process_is_alive() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,12 @@ def test_the_ranks_of_a_stage_on_a_host_that_became_slow_are_named(slow: int) ->
 
 def test_nobody_is_named_where_no_stage_changed() -> None:
     assert diagnose(a_pipeline(None)).verdicts == ()
+
+
+def test_replicas_that_are_no_stage_are_not_named() -> None:
+    """They are at the same place of their tensor parallel groups, and share what connects them."""
+    window = a_pipeline(1)
+    groups = tuple(replace(one, kind="tp") if one.kind == "pp" else one
+                   for one in window.job.groups)  # fmt: skip
+    job = replace(window.job, groups=groups, parallelism={"tp": STAGES, "dp": REPLICAS})
+    assert all(not one.ranks for one in diagnose(replace(window, job=job)).verdicts)

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide.same_loss import begin_together
 from stepscope.diagnose.detect.regression.uneven import changes
+from stepscope.diagnose.finding import SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Parallelism, Scenario, Workload, simulate
@@ -155,3 +157,11 @@ def test_the_same_ranks_in_all_steps_are_not_said_to_be_different_ones() -> None
     speeds = np.array([1.0, 1.0, 1.02, 1.1, 1.2, 1.3, 1.4, 1.45])
     found = diagnose(played(lengths(0.01) * speeds[:, None])).verdicts
     assert not any("different" in one.summary for one in found)
+
+
+def test_what_began_with_a_slow_link_is_no_work_of_its_own() -> None:
+    """Who waits for whom changes with the link."""
+    unequal = Waste("unequal-work", "load_imbalance", "", steps=(30, 69), lost_fraction=0.2)
+    link = SlowLink("slow-link", "network", "", ranks=(4,), steps=(31, 69), lost_fraction=0.15)
+    before = replace(unequal, steps=(5, 69))
+    assert [begin_together(one, link) for one in (unequal, before)] == [True, False]
