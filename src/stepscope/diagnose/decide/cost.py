@@ -371,10 +371,10 @@ def _rise(job: Observed, one: Suspect) -> Floats:
 
 def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
     """How long a step would have been: the median of those around it without spikes. Of few, half
-    may be slow for reasons of their own, so there it is the fast level of all steps, or of those
-    few if that is less: where most steps have a spike, all of them are slow on the fast level."""
+    may be slow for reasons of their own, so there it is the fast level of all steps, or the median
+    of those few if that is less: where most steps have a spike, the fast level has one, too."""
     if other.size < ABOUT:
-        return float(min(np.nanquantile(period[warm_up:], FAST), np.quantile(period[other], FAST)))
+        return float(min(np.nanquantile(period[warm_up:], FAST), np.median(period[other])))
     near = other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]]
     return float(np.median(period[near]))
 
