@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from stepscope.diagnose.account.belief import odds, unusual_bits
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide.ledger import ledger
-from stepscope.diagnose.finding import StepSeries, Verdict
+from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.shown import StepSeries
 from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.diagnose.views.unnamed import OUTSIDE

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.diagnose.prepare.matching import match, sent_between
+from stepscope.diagnose.prepare.matching import Sent, match
 
 from .jobs import a_table
 
@@ -43,5 +43,5 @@ def test_sends_meet_their_receives_in_order(rows: list[Row]) -> None:
         together[int(matched.key[at])].add(at)
     found = {frozenset(pair) for pair in together.values() if len(pair) == 2}
     assert found == pairs_by_hand(rows)
-    sends, receives = sent_between(table).matched
+    sends, receives = Sent.of(table).matched
     assert {*map(frozenset, zip(sends.tolist(), receives.tolist(), strict=True))} == found

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.diagnose.finding import Diagnosis, RankTime
+from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.shown import RankTime
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 

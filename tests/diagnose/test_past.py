@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.diagnose.finding import Diagnosis, StepSeries, Verdict
+from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.follow.past import MOST_STEPS, Past
+from stepscope.diagnose.shown import StepSeries
 from tests.report.samples import series
 
 EVERYONE = Verdict("slowdown", "code", "all ranks spend more in collate", "profile it",

@@ -13,14 +13,11 @@ from stepscope.diagnose.finding import (
     Device,
     Diagnosis,
     Evidence,
-    RankPhase,
-    RankTime,
     Skipped,
-    StepSeries,
     Verdict,
 )
 from stepscope.diagnose.overview.limits import by_times
-from stepscope.diagnose.shown import Latecomer, Opinion, Period
+from stepscope.diagnose.shown import Latecomer, Opinion, Period, RankPhase, RankTime, StepSeries
 
 T0 = 1_766_000_000_000_000_000
 """2025-12-17 19:33:20 UTC."""

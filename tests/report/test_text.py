@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from stepscope.diagnose.finding import Diagnosis, StepSeries
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.shown import StepSeries
 from stepscope.report.text import render_headline, render_text
 
 from .golden import check_golden

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Opinion, Period
+from stepscope.diagnose.shown import (
+    NO_SERIES,
+    FunctionUse,
+    Latecomer,
+    Limit,
+    Opinion,
+    Period,
+    RankPhase,
+    RankTime,
+    StepSeries,
+)
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_SCORE
 
@@ -396,37 +406,6 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class StepSeries:
-    """The job's step times as reports draw them: one value per step, over all ranks."""
-
-    steps: tuple[int, ...]
-    duration_ns: tuple[int, ...]
-
-
-class RankPhase(NamedTuple):
-    """Median own time per step of one rank in one phase, for the rank map of the reports."""
-
-    rank: int
-    phase: str
-    own_ns: int
-
-
-@dataclass(frozen=True)
-class RankTime:
-    """Where an average step of one rank went, in ns; hidden communication runs beside computing
-    and is no part of the sum."""
-
-    rank: int
-    compute_ns: int
-    exposed_ns: int
-    hidden_ns: int
-    copy_ns: int
-    host_wait_ns: int
-    kernel_wait_ns: int
-    other_ns: int
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """Everything a report needs. `verdicts` are ranked, most likely and costly first."""
 
@@ -438,7 +417,7 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...] = ()
     clocks: tuple[ClockFit, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    series: StepSeries = StepSeries((), ())
+    series: StepSeries = NO_SERIES
     rank_phases: tuple[RankPhase, ...] = ()
     rank_times: tuple[RankTime, ...] = ()
     """Only for traces that show every kernel or operator."""

@@ -59,14 +59,13 @@ from stepscope.diagnose.finding import (
     Candidate,
     Diagnosis,
     Finding,
-    RankPhase,
+    Ledger,
     Recurring,
     Regression,
     Skipped,
     Slowdown,
     SlowLink,
     Span,
-    StepSeries,
     Stuck,
     Unsteady,
     Verdict,
@@ -88,6 +87,7 @@ from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
+from stepscope.diagnose.shown import NO_SERIES, RankPhase, StepSeries
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Window
 
@@ -117,23 +117,17 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     times, series = rank_times(job), _series(job)
     if blocking_calls.is_log(dropped):
         found.blamed = as_suspects_of_calls(job, found.blamed)
-    verdicts = tuple(with_loss(one, len(window.ranks), series)
-                     for one in _verdicts(job, found.blamed))  # fmt: skip
-    verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
+    verdicts = _verdicts(job, found, series, len(window.ranks))
     absent = unrecorded(job)
     if absent:
         verdicts = tuple(map(of_recorded, verdicts))
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     known_as = _known(found)
     state = known_as.state
-    planned, slowed = planned_steps(job), _slowed_by_culprits(job, found.blamed)
-    known = ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
-                   pauses_of_all(job, planned & slowed))  # fmt: skip
+    known = _ledger(job, series, verdicts, found.blamed)
     unaccounted = ""
     if state == "healthy":
-        some = settings.methods and registry.DEFAULT not in settings.methods
-        unaccounted = "only some methods were asked for" if some else found.failed
-        unaccounted = (unaccounted or undecided(job, settings, known)
+        unaccounted = (found.undecided or undecided(job, settings, known)
                        or blocking_calls.undecided(window, dropped))  # fmt: skip
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
@@ -171,7 +165,7 @@ def find_hang(window: Window) -> Diagnosis | None:
                or hang.find_hang(window))  # fmt: skip
     if finding is None:
         return None
-    verdict = with_loss(verdict_of(window, finding), len(window.ranks), StepSeries((), ()))
+    verdict = with_loss(verdict_of(window, finding), len(window.ranks), NO_SERIES)
     return Diagnosis(window.job.job_id, len(window.ranks), "hang", verdict.steps,
                      verdicts=(verdict,))  # fmt: skip
 
@@ -195,10 +189,12 @@ class _Search:
     skipped: list[Skipped] = field(default_factory=list)
 
     @property
-    def failed(self) -> str:
-        """Which methods ended by an internal error; empty if none did."""
-        methods = [one.method for one in self.skipped if one.fault is not None]
-        return f"{', '.join(methods)} ended by an internal error" if methods else ""
+    def undecided(self) -> str:
+        """Why the search was not complete: by choice, or by an internal error; empty if it was."""
+        if not all(one in self.detectors for one in registry.DETECTORS):
+            return "only some methods were asked for"
+        failed = [one.method for one in self.skipped if one.fault is not None]
+        return f"{', '.join(failed)} ended by an internal error" if failed else ""
 
     def look_for_hangs(self, job: Observed) -> None:
         """A process that ended, or a mismatch, explains the hang it causes.
@@ -392,11 +388,24 @@ def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:
     return [one.suspect for one in found if one.suspect is not None]
 
 
-def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
-    """Verdicts, ranked; slow ranks with their part of the critical path and with symptoms."""
-    stuck = [verdict_of(job.window, one) for one in blamed if isinstance(one, Stuck)]
-    slow = [verdict_of(job.window, one) for one in blamed if not isinstance(one, Stuck)]
-    return ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
+def _verdicts(
+    job: Observed, found: _Search, series: StepSeries, ranks: int
+) -> tuple[Verdict, ...]:  # fmt: skip
+    """Verdicts, ranked, with what they cost and what other methods say; slow ranks with their part
+    of the critical path and with symptoms."""
+    stuck = [verdict_of(job.window, one) for one in found.blamed if isinstance(one, Stuck)]
+    slow = [verdict_of(job.window, one) for one in found.blamed if not isinstance(one, Stuck)]
+    verdicts = ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
+    costing = tuple(with_loss(one, ranks, series) for one in verdicts)
+    return with_opinions(job, costing, [*found.blamed, *found.let_go])
+
+
+def _ledger(
+    job: Observed, series: StepSeries, verdicts: Sequence[Verdict], blamed: Sequence[Finding]
+) -> Ledger | None:  # fmt: skip
+    planned, slowed = planned_steps(job), _slowed_by_culprits(job, blamed)
+    return ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
+                  pauses_of_all(job, planned & slowed))  # fmt: skip
 
 
 def _candidates(

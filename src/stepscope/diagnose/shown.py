@@ -1,12 +1,13 @@
 """What reports show besides verdicts; none of it accuses anybody.
 
-Functions of profiled steps, last arrivals, the parts of a step, and slow steps that come back.
+Step times, own times, functions of profiled steps, last arrivals, the parts of a step, and slow
+steps that come back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Source = Literal[
     "checkpoint", "evaluation", "garbage collection", "compilation", "data loading",
@@ -114,3 +115,37 @@ class Limit:
 
     part: Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
     share: float
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """The job's step times as reports draw them: one value per step, over all ranks."""
+
+    steps: tuple[int, ...]
+    duration_ns: tuple[int, ...]
+
+
+NO_SERIES = StepSeries((), ())
+
+
+class RankPhase(NamedTuple):
+    """Median own time per step of one rank in one phase, for the rank map of the reports."""
+
+    rank: int
+    phase: str
+    own_ns: int
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Where an average step of one rank went, in ns; hidden communication runs beside computing
+    and is no part of the sum."""
+
+    rank: int
+    compute_ns: int
+    exposed_ns: int
+    hidden_ns: int
+    copy_ns: int
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from statistics import median
 
-from stepscope.diagnose.finding import StepSeries
+from stepscope.diagnose.shown import StepSeries
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -4,7 +4,7 @@
 """
 
 from stepscope.window.intervals import Union, union
-from stepscope.window.numbering import numbered, occurrence, ordered, stable_order
+from stepscope.window.numbering import first_rows, numbered, occurrence, ordered, stable_order
 from stepscope.window.table import (
     NULL,
     PART,
@@ -34,6 +34,7 @@ __all__ = [
     "Union",
     "Window",
     "distinct",
+    "first_rows",
     "joined",
     "numbered",
     "occurrence",

@@ -71,6 +71,13 @@ def _by_sorting(values: Ints) -> Ints:
     return np.repeat(number, np.diff(np.append(begins, values.size)))
 
 
+def first_rows(number: Ints) -> Ints:
+    """The first row of each number."""
+    first = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    first[number[::-1]] = np.arange(number.size)[::-1]
+    return first
+
+
 def occurrence(number: Ints, order_by: Ints) -> Ints:
     """The index of each row among the rows with its number, in the order of another column."""
     order = ordered(number, order_by)

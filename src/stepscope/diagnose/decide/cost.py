@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
-from stepscope.diagnose.graph.replay import Replay
+from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
@@ -37,9 +37,6 @@ LEAST_EITHER, BEYOND = 8, 5.0
 longer. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
-CONNECTED = 0.9
-"""Part of the collectives, and of the transfers, of a graph that must have all members: else it
-does not show who waits for whom. Our choice."""
 SEVERAL = 2
 """Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 MOST_ALONE = 8
@@ -176,12 +173,12 @@ def _lost_by_spikes(
     same = _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
-    lost_ns = share * min(most_ns * _seen(job, one), float(_rise(job, one).sum()))
+    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
 
 
-def _seen(job: Observed, one: Suspect) -> float:
+def _hidden_factor(job: Observed, one: Suspect) -> float:
     """How many times as much a rank may take longer as is known of it.
 
     Where waiting hides the own time of passes, a device that is slow in several of the phases that

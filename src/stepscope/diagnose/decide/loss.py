@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.diagnose.finding import StepSeries, Verdict
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.shown import StepSeries
 
 
 def with_loss(verdict: Verdict, ranks: int, series: StepSeries) -> Verdict:

@@ -35,7 +35,6 @@ from stepscope.diagnose.thresholds import (
     SCORE,
     SCORE_PER_SIGMA,
 )
-from stepscope.diagnose.views.own_time import HIDDEN, OF
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 
@@ -140,8 +139,7 @@ def _detail(suspect: Suspect) -> str:
 
 def _at_least(job: Observed, suspect: Suspect) -> str:
     """That waiting hides more of what the rank takes longer, if so: its cost is a lower bound."""
-    hidden = {one.method.removeprefix(OF) for one in job.own.skipped if one.why == HIDDEN}
-    if hidden.isdisjoint(suspect.phases) and suspect.phase not in job.own.lasted:
+    if job.own.hidden_phases.isdisjoint(suspect.phases) and suspect.phase not in job.own.lasted:
         return ""
     return (
         "; it costs at least this: in phases with waiting that nobody measured more may be hidden"

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.regression.rise import risen
 from stepscope.diagnose.detect.slowdown import slowdown_of
@@ -23,7 +24,6 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect
-from stepscope.diagnose.views.peers import stages
 from stepscope.window import Floats
 
 HALF = 0.5
@@ -70,11 +70,8 @@ def _stage_of(job: Observed, row: int) -> list[int]:
 
     Ranks at the same place of other groups share a network that may have got slower.
     """
-    known = stages(job.window)
-    stage = [known.get(int(rank), 0) for rank in job.line.ranks]
-    if len({*stage}) < 2:
-        return [row]
-    return [at for at, one in enumerate(stage) if one == stage[row]]
+    model = Model.of(job)
+    return np.flatnonzero(model.stage == model.stage[row]).tolist() if model.staged else [row]
 
 
 def _without_peers(job: Observed, row: int, together: int) -> Iterator[tuple[str | None, Floats]]:

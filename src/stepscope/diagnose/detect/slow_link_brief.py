@@ -119,9 +119,8 @@ def _compared(job: Observed, moved: DeviceTransfers) -> list[_Seen]:
     """All that can be compared: what moves between several hosts, as elsewhere."""
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
     alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
-    host_of = {rank: host.name for host in job.window.job.hosts for rank in host.ranks}
     for place, kind, usual_ns, count in _by_place(moved):
-        hosts = frozenset(host_of.get(rank, "") for rank in place.members)
+        hosts = frozenset(job.window.host_of(rank) or "" for rank in place.members)
         if count >= LEAST and len(hosts) > 1 and "" not in hosts:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
             row = place, usual_ns, count / steps

@@ -29,8 +29,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, score
 from stepscope.diagnose.views.hidden_waits import is_whole
-from stepscope.diagnose.views.own_time import OF
-from stepscope.diagnose.views.peers import disjoint, stages
+from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.advice import name_ranks
@@ -79,8 +78,8 @@ def _units(job: Observed) -> list[Ints]:
 
 def _peers(job: Observed, units: Sequence[Ints]) -> list[Ints]:
     """The groups of each stage, as numbers of groups; where there are enough."""
-    stage = stages(job.window)
-    at = np.array([stage.get(int(job.line.ranks[rows[0]]), 0) for rows in units])
+    stage = Model.of(job).stage
+    at = np.array([stage[rows[0]] for rows in units], np.int64)
     equal = [np.flatnonzero(at == one) for one in np.unique(at)]
     return [group for group in equal if group.size > LEAST_PEERS]
 
@@ -91,8 +90,7 @@ def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
     rows = phase_rows(job.window, job.line) if job.own.hidden and units else None
     if rows is None:
         return None
-    hidden = {one.method.removeprefix(OF) for one in job.own.skipped}
-    names = sorted(hidden & rows.passes)
+    names = sorted(job.own.hidden_phases & rows.passes)
     whole = rows.names.equals(*names) & is_whole(rows)
     if not names or whole.any():
         return None

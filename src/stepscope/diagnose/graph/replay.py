@@ -22,6 +22,10 @@ import numpy as np
 from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
 from stepscope.window import NULL, Ints, stable_order
 
+CONNECTED = 0.9
+"""Part of the rows that must be replayed, and of the collectives and transfers that must have all
+members: else a graph does not show who waits for whom. Our choice."""
+
 
 @dataclass(frozen=True)
 class Replay:

@@ -13,7 +13,7 @@ from stepscope.diagnose.graph.late_search import LateSearch
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.slow_edges import RATIO
 from stepscope.trace import ProcessGroup
-from stepscope.window import Floats, Ints, Mask, Window, numbered
+from stepscope.window import Floats, Ints, Mask, Window, first_rows, numbered
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,8 @@ class CommPlaces:
     def places(self) -> list[Place]:
         known = {one.id: one for one in self.window.groups}
         group, source, target = self._keys
-        count = int(self.of_entry.max()) + 1
-        first = np.empty(count, np.int64)
-        first[self.of_entry[::-1]] = np.arange(self.of_entry.size)[::-1]
         return [self._place(known, int(group[at]), int(source[at]), int(target[at]))
-                for at in first.tolist()]  # fmt: skip
+                for at in first_rows(self.of_entry).tolist()]  # fmt: skip
 
     def _place(self, known: dict[str, ProcessGroup], group: int, source: int, target: int) -> Place:
         name = self.graph.group.values[group]

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.diagnose.finding import Device, Finding, Slowdown
 from stepscope.diagnose.prepare.gauges import indices
 from stepscope.trace import Host
-from stepscope.window import Window, numbered
+from stepscope.window import Window, first_rows, numbered
 
 MOST_HOSTS = 8
 """Hosts that are listed as devices, where all are concerned. Our choice."""
@@ -133,10 +133,10 @@ class Devices:
         names = table.strings("nic")
         rank, code = table.ints("rank"), names.codes.astype(np.int64)
         known = (rank >= 0) & (code >= 0)
-        number = numbered(rank[known], code[known])
-        count, first = np.bincount(number), np.zeros(number.max(initial=-1) + 1, np.int64)
-        first[number[::-1]] = np.flatnonzero(known)[::-1]
-        rows = first[np.argsort(count, kind="stable")]  # the most frequent is written last
+        rank, code = rank[known], code[known]
+        number = numbered(rank, code)
+        # the most frequent is written last
+        rows = first_rows(number)[np.argsort(np.bincount(number), kind="stable")]
         used = zip(rank[rows].tolist(), code[rows].tolist(), strict=True)
         return {one: names.values[nic] for one, nic in used}
 

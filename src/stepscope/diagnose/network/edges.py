@@ -11,7 +11,7 @@ import numpy as np
 
 from stepscope.diagnose.views.peers import stages
 from stepscope.trace import ProcessGroup
-from stepscope.window import Ints, Table, Window, numbered
+from stepscope.window import Ints, Table, Window, first_rows, numbered
 
 COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Send", "Recv")
 """Operators whose transfer times are compared, if all members move as many bytes: an AllToAll may
@@ -86,8 +86,7 @@ class Places:
     def of(self, ends: Ends) -> Ints:
         """The number of each operator's place."""
         same = numbered(ends.group, ends.source, ends.target)
-        first = np.zeros(int(same.max(initial=-1)) + 1, np.int64)
-        first[same[::-1]] = np.arange(same.size)[::-1]
+        first = first_rows(same)
         each = (column[first].tolist() for column in (ends.group, ends.source, ends.target))
         return np.array([*map(self._numbered, *each)], np.int64)[same]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.graph.replay import Replay
+from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.network.edges import Ends, Place, find_places
 from stepscope.diagnose.numeric import stats
@@ -21,9 +21,6 @@ from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.window import NULL, Floats, Ints, union
 
-CONNECTED = 0.9
-"""Part of the rows that must be replayed, and of the operators that must have all members, as in
-`cost`. Our choice."""
 NEVER = np.iinfo(np.int64).max
 
 
@@ -72,8 +69,8 @@ def _part_of_rows(
     at = {(one.group, one.members): number for number, one in enumerate(places)}
     row = np.array([at.get((one.group, one.members), -1) for one in known], np.int64)[place]
     column = graph.lanes.columns[graph.lane % graph.lanes.columns.size]
-    mine = row[graph.op]
-    return np.where(mine >= 0, shorter[mine, column], 0.0)
+    at_row = row[graph.op]
+    return np.where(at_row >= 0, shorter[at_row, column], 0.0)
 
 
 def _last(graph: StepGraph, finish_ns: Ints) -> Ints:

@@ -19,7 +19,7 @@ from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.network.unknown_sizes import UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match, sent_between
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, stable_order
 
@@ -272,7 +272,7 @@ class _Pairing:
         ends: list[NDArray[Any]] = [comm.strings("op").codes, comm.strings("group").codes,
                                     comm.ints("rank"), comm.ints("peer")]  # fmt: skip
         if not self._ends or not self._holds_for(ends, comm.ints("seq")):
-            self._ends, self._sent = ends, sent_between(comm)
+            self._ends, self._sent = ends, Sent.of(comm)
             self._place = self._places_of(comm, self._sent)
         return self._sent, self._place
 

@@ -69,6 +69,18 @@ def row_medians(values: Floats) -> Floats:
     return column_median(values.T)
 
 
+def medians_of(number: Ints, values: Floats | Ints, size: int) -> Floats:
+    """Median of the values of each number below `size`; 0 where there are none."""
+    order = np.lexsort((values, number))
+    count = np.bincount(number, minlength=size)
+    begins = (np.cumsum(count) - count)[count > 0]
+    several = count[count > 0]
+    low, high = values[order[begins + (several - 1) // 2]], values[order[begins + several // 2]]
+    middle = np.zeros(size)
+    middle[count > 0] = low + (high - low) / 2
+    return middle
+
+
 def sums(index: Ints, weights: Floats | Ints, size: int) -> Floats:
     """Sum of the weights per index, as floats."""
     total: Floats = np.bincount(index, weights=weights, minlength=size).astype(np.float64)

@@ -13,9 +13,9 @@ from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Ints, Table, Window, numbered
 
 RECENT = 4096
-"""Newest operators of a group that are compared. As `equals.RECENT`."""
+"""Newest calls that are compared: twice what flight recorders keep by default."""
 VOTES = 2
-"""Number of equal ranks that have to agree with one another. As `equals.VOTES`."""
+"""Number of equal ranks that have to agree with one another: one witness is not a majority."""
 
 
 def families_of(groups: Iterable[ProcessGroup]) -> list[list[str]]:

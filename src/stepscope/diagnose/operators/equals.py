@@ -15,17 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.operators.equal_groups import families_of
+from stepscope.diagnose.operators.equal_groups import RECENT, VOTES, families_of
 from stepscope.diagnose.operators.progress import Lane, Recording
 from stepscope.window import Ints, Mask
 
-RECENT = 4096
-"""Newest calls of a family that are compared: twice what the recorder keeps by default."""
 AGREED = 2
 """Equal ranks agreed at least as often before, and not only that there was no call. Our
 simulator."""
-VOTES = 2
-"""Number of equal ranks that have to agree with one another: one witness is not a majority."""
 MOST_SUSPECTS = 64
 """Those whose history of calls is rarest: each is compared with all ranks."""
 

@@ -83,10 +83,9 @@ class _Numbers:
             return called
         at = np.searchsorted(rows, np.arange(self.rank.size), side="right")
         before, after = rows[np.maximum(at - 1, 0)], rows[np.minimum(at, rows.size - 1)]
-        mine = self.rank
-        has_next = (at < rows.size) & (self.rank[after] == mine)
+        has_next = (at < rows.size) & (self.rank[after] == self.rank)
         called[has_next] = numbers[after][has_next] - 1
-        has_last = (at > 0) & (self.rank[before] == mine)
+        has_last = (at > 0) & (self.rank[before] == self.rank)
         called[has_last] = numbers[before][has_last]
         return called
 

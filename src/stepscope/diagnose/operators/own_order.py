@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from stepscope.diagnose.operators.equal_groups import VOTES
+from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.trace import NO_PEER, ProcessGroup
 from stepscope.window import Ints, Table, Window, numbered
 
@@ -23,8 +25,6 @@ KNOWN_STEPS = 3
 RECENT_STEPS = 50
 """Steps that are compared: enough to contain one with a logged loss or a checkpoint. Our
 simulator."""
-VOTES = 2
-"""Equal ranks that agree with one another: one is not a majority. As `equals.VOTES`."""
 PLACE = "place"
 """A column for what a call is in terms that equal ranks share."""
 
@@ -81,13 +81,10 @@ def _places(window: Window, comm: Table) -> Ints:
     names = comm.strings("group")
     group = names.codes.astype(np.int64)
     known = [window.job.group(name) for name in names.values]
-    kinds = [name if one is None else one.kind
-             for name, one in zip(names.values, known, strict=True)]  # fmt: skip
-    _, kind = np.unique(np.array([*kinds, ""]), return_inverse=True)
     peer = comm.ints("peer") if comm.has("peer") else np.full(len(comm), NO_PEER)
     away = np.where(peer < 0, 0, _position(known, group, peer)
                     - _position(known, group, comm.ints("rank")))  # fmt: skip
-    return numbered(kind[group], comm.strings("op").codes.astype(np.int64), away)
+    return numbered(kinds_and_operators(window, comm), away)
 
 
 def _position(known: Sequence[ProcessGroup | None], group: Ints, ranks: Ints) -> Ints:

@@ -12,10 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from stepscope.diagnose.finding import RankTime
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import Limit
+from stepscope.diagnose.shown import Limit, RankTime
 from stepscope.diagnose.views.unnamed import is_staged
 
 Part = Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.finding import RankTime
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import Latecomer
+from stepscope.diagnose.shown import Latecomer, RankTime
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.peers import across_stages
 from stepscope.window import Ints, Table

@@ -19,6 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.window import Floats, Ints, Mask, Table, Window, numbered, occurrence
 
@@ -214,14 +215,6 @@ def _split(number: Ints) -> list[Ints]:
 
 def _spread(cell: Ints, values: Ints) -> Floats:
     """The median absolute deviation within each cell."""
-    centred = values - _medians(cell, values)[cell]
-    return _medians(cell, np.abs(centred))
-
-
-def _medians(cell: Ints, values: Ints | Floats) -> Floats:
-    order = np.lexsort((values, cell))
-    count = np.bincount(cell)
-    begins = np.cumsum(count) - count
-    low, high = values[order[begins + (count - 1) // 2]], values[order[begins + count // 2]]
-    middle: Floats = low + (high - low) / 2
-    return middle
+    cells = int(cell.max(initial=-1)) + 1
+    centred = values - stats.medians_of(cell, values, cells)[cell]
+    return stats.medians_of(cell, np.abs(centred), cells)

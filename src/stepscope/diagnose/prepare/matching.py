@@ -51,17 +51,17 @@ def match(table: Table) -> Matched:
     collective = _numbered(known & ~p2p & (seq != NULL), group, seq)
     if not p2p.any() or not table.has("peer"):
         return Matched(table, collective, p2p)
-    pairs = _pairs(table, group, known & p2p & (table.ints("peer") > UNKNOWN_PEER))
+    pairs = _pairs(table)
     offset = int(collective.max(initial=-1)) + 1
     return Matched(table, np.where(pairs >= 0, pairs + offset, collective), p2p)
 
 
-def _pairs(table: Table, group: Ints, known: Mask) -> Ints:
+def _pairs(table: Table) -> Ints:
     """Numbers the point-to-point pairs: the k-th Send of a direction with its k-th Recv."""
-    sent = Sent.of(table, group, known)
+    sent = Sent.of(table)
     most = sent.counts.max(axis=1)
     first = np.repeat(np.cumsum(most) - most, 2) - sent.begins.ravel()
-    pairs = np.full(known.shape, -1, np.int64)
+    pairs = np.full(len(table), -1, np.int64)
     pairs[sent.rows] = np.repeat(first, sent.counts.ravel()) + np.arange(sent.rows.size)
     return pairs
 
@@ -76,8 +76,11 @@ class Sent:
     """`[direction, 2]`: the number of sends, and of receives."""
 
     @classmethod
-    def of(cls, table: Table, group: Ints, known: Mask) -> Sent:
-        """Orders the known rows."""
+    def of(cls, table: Table) -> Sent:
+        """The sends and receives of `comm_ops` whose peers are known."""
+        group = table.strings("group").codes.astype(np.int64)
+        known = table.strings("op").equals(*POINT_TO_POINT) & (group >= 0)
+        known &= (table.ints("rank") >= 0) & (table.ints("peer") > UNKNOWN_PEER)
         rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
         received = table.strings("op").equals("Recv")[known]
         source, target = np.where(received, peer, rank), np.where(received, rank, peer)
@@ -113,14 +116,6 @@ class Sent:
         return bool(rises.all())
 
 
-def sent_between(table: Table) -> Sent:
-    """The sends and receives of `comm_ops` whose peers are known."""
-    group = table.strings("group").codes
-    known = table.strings("op").equals(*POINT_TO_POINT) & (group >= 0)
-    known &= (table.ints("rank") >= 0) & (table.ints("peer") > UNKNOWN_PEER)
-    return Sent.of(table, group.astype(np.int64), known)
-
-
 def _numbered(known: Mask, *columns: Ints) -> Ints:
     """Numbers the distinct combinations of the columns; -1 if not `known`."""
     numbers = np.full(known.shape, -1, np.int64)
@@ -132,7 +127,7 @@ def kinds_and_operators(window: Window, comm: Table) -> Ints:
     """A number for the operator of each row, the same in all groups of a kind."""
     kinds = {group.id: group.kind for group in window.job.groups}
     names = [kinds.get(name, name) for name in comm.strings("group").values]
-    code = np.array([*(sorted(set(names)).index(name) for name in names), -1])
+    code = np.append(np.unique(np.array(names, np.str_), return_inverse=True)[1], -1)
     return numbered(code[comm.strings("group").codes], comm.strings("op").codes.astype(np.int64))
 
 

@@ -37,8 +37,8 @@ MOSTLY = 0.5
 """Part of the ranks that must have a gap in a step for it to be open: the median rank has one."""
 MIRROR = 0.5
 """Minus the slope of a gap against its cover: 1 beside, 0 where ranks wait, halfway between."""
-LEAST_TOLD = 0.1
-"""Part of a rank's gaps, at least, that tells how long it takes in others than the longest. Our
+LEAST_COMPARED = 0.1
+"""Part of a rank's gaps, at least, that shows how long it takes in others than the longest. Our
 choice."""
 MEDIAN_ERROR, STANDARD_ERRORS = 1.25, 3.0
 """Of a median in those of a mean, and by how many of them the slope must be beyond halfway: one
@@ -92,31 +92,31 @@ class Gaps:
         last = self.cover_ns <= self._least_cover + AT_ONCE_NS
         last &= (self.gap_ns > AT_ONCE_NS) & ~self.within
         on_scale = self.work_ns[last] / self._speed[self.cell[last]]
-        return _medians(self.place[last], on_scale, self._places)
+        return self._medians(self.place[last], on_scale)
 
     @property
     def _speed(self) -> Floats:
         """How many times as long as others each rank takes in each step, at least 1."""
-        told = self._in_order
-        ratio, cell = self.work_ns[told] / self._reference[told], self.cell[told]
+        rows = self._in_order
+        ratio, cell = self.work_ns[rows] / self._reference[rows], self.cell[rows]
         order = np.lexsort((ratio, cell))
-        weight = self._reference[told][order]
+        weight = self._reference[rows][order]
         whole = np.bincount(cell, weights=weight, minlength=self._cells)
         before = np.cumsum(whole) - whole
         at = np.searchsorted(np.cumsum(weight), before + FAST * whole)
-        known = ratio[order][at.clip(0, max(told.size - 1, 0))] if told.size else 1.0
+        known = ratio[order][at.clip(0, max(rows.size - 1, 0))] if rows.size else 1.0
         return np.asarray(np.where(whole > 0, known, 1.0)).clip(min=1.0)
 
     def elsewhere(self) -> Floats:
         """How many times as long as others each rank takes in each step in all gaps but the one in
-        which it takes the most longer, `[rank, step]`; NaN where these are too short to tell."""
-        told = self._in_order
-        last = np.append(self.cell[told][1:] != self.cell[told][:-1], True)[: told.size]
-        rest = told[~last]
+        which it takes the most longer, `[rank, step]`; NaN where these are too short to show it."""
+        rows = self._in_order
+        last = np.append(self.cell[rows][1:] != self.cell[rows][:-1], True)[: rows.size]
+        rest = rows[~last]
         spent = stats.sums(self.cell[rest], self.work_ns[rest], self._cells)
         usual = stats.sums(self.cell[rest], self._reference[rest], self._cells)
-        whole = stats.sums(self.cell[told], self._reference[told], self._cells)
-        known = (whole > 0) & (usual >= LEAST_TOLD * whole)
+        whole = stats.sums(self.cell[rows], self._reference[rows], self._cells)
+        known = (whole > 0) & (usual >= LEAST_COMPARED * whole)
         return np.where(known, spent / np.maximum(usual, 1.0), np.nan).reshape(self.shape)
 
     @cached_property
@@ -124,14 +124,14 @@ class Gaps:
         """What is usual at each row's place, where most ranks have a gap: in its step, or else in
         any; 0 where they have in none."""
         at = self._open
-        ever = _medians(self.place[at], self.work_ns[at], self._places)
+        ever = self._medians(self.place[at], self.work_ns[at])
         return np.where(at, self._usual(self.work_ns), ever[self.place])
 
     @cached_property
     def _in_order(self) -> Ints:
         """Rows with a gap of which it is known what is usual, cell by cell, by their excess."""
-        told = np.flatnonzero((self._reference > AT_ONCE_NS) & (self.gap_ns > AT_ONCE_NS))
-        return told[np.lexsort((self.work_ns[told] - self._reference[told], self.cell[told]))]
+        rows = np.flatnonzero((self._reference > AT_ONCE_NS) & (self.gap_ns > AT_ONCE_NS))
+        return rows[np.lexsort((self.work_ns[rows] - self._reference[rows], self.cell[rows]))]
 
     @cached_property
     def _least_cover(self) -> Floats:
@@ -146,6 +146,10 @@ class Gaps:
         """The gap, and what covers it where ranks work beside."""
         beside = self._beside[self.place] & (self.gap_ns > AT_ONCE_NS)
         return np.where(beside, self.gap_ns + self.cover_ns, self.gap_ns)
+
+    def _medians(self, place: Ints, values: Floats) -> Floats:
+        """The median of the values of each place; 0 where there are none."""
+        return stats.medians_of(place, values, self._places)
 
     @property
     def _cells(self) -> int:
@@ -174,39 +178,23 @@ class Gaps:
     def _usual(self, values: Floats) -> Floats:
         """For each row the median of all ranks at its place in its step."""
         at = self._step_and_place
-        return _medians(at, values, self._places * self.shape[1])[at]
+        return stats.medians_of(at, values, self._places * self.shape[1])[at]
 
     def _unusual(self, values: Floats) -> Floats:
         """What each row differs by from other ranks in its step, and from its rank in others."""
         apart = values - self._usual(values)
         at = self._rank_and_place
-        return apart - _medians(at, apart, self._places * self.shape[0])[at]
+        return apart - stats.medians_of(at, apart, self._places * self.shape[0])[at]
 
     @cached_property
     def _beside(self) -> Mask:
         """By place, whether ranks work while an operator before covers it."""
         gap, cover = self._unusual(self.gap_ns), self._unusual(self.cover_ns)
         size = np.abs(cover)
-        least = np.maximum(_medians(self.place, size, self._places), AT_ONCE_NS)
+        least = np.maximum(self._medians(self.place, size), AT_ONCE_NS)
         tells = (size >= least[self.place]) & (self.gap_ns > AT_ONCE_NS) & ~self.within
         place, slope = self.place[tells], -gap[tells] / cover[tells]
-        middle, count = (
-            _medians(place, slope, self._places),
-            np.bincount(place, minlength=self._places),
-        )
-        scatter = stats.MAD_TO_SIGMA * _medians(place, np.abs(slope - middle[place]), self._places)
+        middle, count = self._medians(place, slope), np.bincount(place, minlength=self._places)
+        scatter = stats.MAD_TO_SIGMA * self._medians(place, np.abs(slope - middle[place]))
         error = MEDIAN_ERROR * scatter / np.sqrt(np.maximum(count, 1))
         return np.asarray((count > 0) & (middle - STANDARD_ERRORS * error > MIRROR))
-
-
-def _medians(number: Ints, values: Floats, size: int) -> Floats:
-    """The median of the values of each number; 0 where there are none."""
-    order = np.lexsort((values, number))
-    counts = np.bincount(number, minlength=size)
-    first = np.cumsum(counts) - counts
-    known = counts > 0
-    middle = np.zeros(size)
-    low = (first + (counts - 1) // 2)[known]
-    high = (first + counts // 2)[known]
-    middle[known] = (values[order[low]] + values[order[high]]) / 2
-    return middle

@@ -89,7 +89,12 @@ class OwnTime:
     @property
     def hidden(self) -> bool:
         """Whether some phase is left out because of waiting that was not measured."""
-        return any(one.why == HIDDEN for one in self.skipped)
+        return bool(self.hidden_phases)
+
+    @property
+    def hidden_phases(self) -> frozenset[str]:
+        """Those phases."""
+        return frozenset(one.method.removeprefix(OF) for one in self.skipped if one.why == HIDDEN)
 
     @property
     def total(self) -> Floats:
