@@ -21,7 +21,6 @@ from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.holmes import Holmes
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
-from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.own_past import OwnPast
@@ -81,8 +80,6 @@ SLOW_RANKS: tuple[Detector, ...] = (
     GcStorms(),
     OwnPast(),
 )
-RANKS_BY_NAME: tuple[Detector, ...] = (LastingRanks(),)
-"""Detectors of slow ranks that run only by name; what they find is explained and weighed, too."""
 SLOW_NETWORK: tuple[Detector, ...] = (
     SlowGroups(),
     SlowLinks(),
@@ -134,7 +131,6 @@ PUBLISHED: tuple[Detector, ...] = (
     SlowSingleKernels(),
     EroicaDetectPublished(),
     EroicaPublished(),
-    *RANKS_BY_NAME,
     Periods(),
     Holmes(),
     HolmesPublished(),

@@ -229,11 +229,7 @@ class _Search:
 
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""
-        found = [
-            one
-            for detector in (*registry.SLOW_RANKS, *registry.RANKS_BY_NAME)
-            for one in self._ask(detector, Slowdown)
-        ]
+        found = [one for detector in registry.SLOW_RANKS for one in self._ask(detector, Slowdown)]
         chosen = choose(found)
         self.let_go += chosen.explained
         allowed = accusable(self.job, _suspects(chosen.kept))
@@ -348,8 +344,7 @@ class _Search:
 
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""
-        known = {one.name for one in (*registry.DETECTORS, *registry.RANKS_BY_NAME)}
-        for detector in (one for one in self.detectors if one.name not in known):
+        for detector in (one for one in self.detectors if one not in registry.DETECTORS):
             found = self._ask(detector, Finding)
             self.unsteady += [one for one in found if isinstance(one, Unsteady)]
             self._keep([one for one in found if not isinstance(one, Unsteady)])

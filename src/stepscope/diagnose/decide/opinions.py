@@ -27,7 +27,7 @@ from stepscope.diagnose.views.peers import across_stages, replicas
 from stepscope.window import Floats, Ints, Mask
 
 OWN_TIME, ARRIVAL, RHYTHM = "own time", "arrival", "K-S"
-BY_OWN_TIME = ("argus-l2", "straggler-brief", "transient", "own-past", "lasting")
+BY_OWN_TIME = ("argus-l2", "straggler-brief", "transient", "own-past")
 """Methods that judge own time: they have one opinion together."""
 MOSTLY = 0.5
 """A rank with half of the largest excess is named beside the one that has it. Statistics."""

@@ -31,7 +31,7 @@ SEVERAL = 2
 """Ranks of a slow cluster. Statistics."""
 SPREAD, PRIOR = 0.02, 2.0
 """By how much healthy ranks differ permanently where nothing is known, as a log-ratio, and how many
-ranks that knowledge is worth, as in `lasting`. Measured on real data (0.005 in `shared/real`, 0.01
+ranks that knowledge is worth. Measured on real data (0.005 in `shared/real`, 0.01
 to 0.02 in our lab)."""
 MOST_POWER = 100.0
 """Of e: a limit beyond every distance. Resolution of floats."""
