@@ -1,21 +1,19 @@
-"""Holmes at the paper's scale: from disk to verdict, the rule for operators, and the MAP device.
+"""Holmes at the paper's scale: from disk to verdict, and the rule for operators.
 
-    python benchmarks/holmes.py [--ranks 8192] [--steps 20] [--rounds 3] [--only rule,map,job]
+    python benchmarks/holmes.py [--ranks 8192] [--steps 20] [--rounds 3] [--only rule,job]
 
 1. The rule that calls operators abnormal, for a log of 10,000 operators (100 places, 100 steps),
    and for 10,000 places, beside the 3-sigma rule, which the paper calls "traditional". Then the
    shipped random forest, features and drift tuning included, for 10,000 operators of each: all
    steps of 100 places, one step of 10,000 places. Paper, figure 16(a), by its random forest:
    111.7 ms for 4,000 to 5,000 operators in a window of one minute, 375.7 ms for 9,000 to 10,000.
-2. The maximum a posteriori device of 640,000 paths between 8,192 adapters, beside a dictionary that
-   is counted up path by path. The paper gives no time.
-3. Simulated jobs in which an adapter, or a GPU, is slow in four steps: a fresh process for each
-   method, from Parquet on disk to JSON, beside Arrow alone reading the same rows. Paper, figure
+2. Simulated jobs in which an adapter, or a GPU, is slow in four steps: a fresh process, from
+   Parquet on disk to JSON, beside Arrow alone reading the same rows. Paper, figure
    16(c): 30.3 s with 8,192 GPUs, with fetching of logs from the machines. Operators of tensor
    parallel groups are not recorded (`--detail brief`), so of eight ranks that share layers any may
    be named for the GPU.
 
-One core, CPU times of 1 and 2, the best of several rounds; all checked against the baseline.
+One core, CPU times of 1, the best of several rounds; all checked against the baseline.
 """
 
 from __future__ import annotations
@@ -36,14 +34,10 @@ import numpy as np
 from stepscope.diagnose.detect.published.holmes_features import Log
 from stepscope.diagnose.detect.published.holmes_model import shipped
 from stepscope.diagnose.graph.abnormal import Usual
-from stepscope.diagnose.network.exposure import Connections, Fabric, log_ratios, posterior
 from stepscope.window import Floats, Mask
 
 Result = TypeVar("Result")
 PLACES, STEPS, STEP_NS = 100, 100, 7e9
-ADAPTERS, PER_LEAF, SPINES, PATHS, BAD = 8_192, 32, 64, 640_000, 4_711
-SHARED, SICK = 0.02, 0.5
-"""Share of slow paths elsewhere, and through the bad adapter."""
 FAULTS = {
     "adapter": "nic_slow:rank={rank},factor=40,from=9,until=13",
     "GPU": "gpu_slow:rank={rank},factor=3,from=9,until=13",
@@ -59,7 +53,7 @@ for folder in Path('{job}').iterdir():
 """
 DIAGNOSE = """
 from stepscope.cli import main
-raise SystemExit(main(['diagnose', '--json', '--method', '{method}', '{job}']))
+raise SystemExit(main(['diagnose', '--json', '--method', 'holmes-published', '{job}']))
 """
 
 
@@ -68,15 +62,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8_192)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="rule,map,job")
+    parser.add_argument("--only", default="rule,job")
     options = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     wanted = options.only.split(",")
     if "rule" in wanted:
         rule(options.rounds)
-    if "map" in wanted:
-        devices(options.rounds)
     if "job" in wanted:
         end_to_end(options.ranks, options.steps, options.rounds)
 
@@ -136,42 +128,6 @@ def by_sigma(lasted: Floats) -> Mask:
     return np.asarray(lasted > mean + 3 * sigma)
 
 
-def devices(rounds: int) -> None:
-    random = np.random.default_rng(0)
-    leaf = np.arange(ADAPTERS) // PER_LEAF
-    source, target = (random.integers(0, ADAPTERS, PATHS) for _ in range(2))
-    spine = np.where(leaf[source] == leaf[target], -1, random.integers(0, SPINES, PATHS))
-    paths = Connections(Fabric(leaf, int(leaf.max()) + 1, SPINES), source, target, spine)
-    bad = (source == BAD) | (target == BAD)
-    slow = random.random(PATHS) < np.where(bad, SICK, SHARED)
-    chance = timed("MAP, 640,000 paths", rounds, lambda: by_sums(paths, slow))
-    assert chance.argmax() == BAD
-    counted = timed("counted in a dictionary", rounds, lambda: by_dictionary(paths, slow))
-    sums = paths.sums(slow.astype(np.float64)).by_nic
-    assert all(sums[at] == counted["nic", at] for at in range(0, ADAPTERS, 64))
-
-
-def by_sums(paths: Connections, slow: Mask) -> Floats:
-    bad = paths.sums(slow.astype(np.float64)).flat()
-    every = paths.sums(np.ones(slow.size)).flat()
-    return posterior(log_ratios(bad, every), np.ones(bad.size))
-
-
-def by_dictionary(paths: Connections, slow: Mask) -> dict[tuple[object, ...], int]:
-    """Only the slow paths are counted, so this is less than half of the work."""
-    found: dict[tuple[object, ...], int] = {}
-    leaf = paths.fabric.leaf_of.tolist()
-    ends = zip(paths.source.tolist(), paths.target.tolist(), paths.spine.tolist(), slow.tolist(),
-               strict=True)  # fmt: skip
-    for source, target, spine, is_slow in ends:
-        below = leaf[source], leaf[target]
-        passed = [("nic", source), ("nic", target), *(("leaf", one) for one in below),
-                  ("spine", spine), *(("up", one, spine) for one in below)]  # fmt: skip
-        for device in passed:
-            found[device] = found.get(device, 0) + is_slow
-    return found
-
-
 def end_to_end(ranks: int, steps: int, rounds: int) -> None:
     for what, fault in FAULTS.items():
         with tempfile.TemporaryDirectory() as scratch:
@@ -179,9 +135,8 @@ def end_to_end(ranks: int, steps: int, rounds: int) -> None:
             print(f"simulated job of {ranks:,} ranks, {steps} steps: {what} of rank {ranks // 2} "
                   "is slow in steps 9 to 12")  # fmt: skip
             read = best("Arrow alone reads it", READ.format(job=job), rounds)
-            for method in ("holmes", "holmes-published"):
-                ours = best(method, DIAGNOSE.format(job=job, method=method), rounds)
-                print(f"  {method} / reading: {ours / read:.1f}", flush=True)
+            ours = best("holmes-published", DIAGNOSE.format(job=job), rounds)
+            print(f"  holmes-published / reading: {ours / read:.1f}", flush=True)
 
 
 def simulated(ranks: int, steps: int, fault: str, scratch: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Kernels of jobs that were never run: lanes of one kernel, and tables of whole jobs."""
+"""Kernels of jobs that were never run: typical durations, and tables of whole jobs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from itertools import product
 
 import numpy as np
 
-from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 
 from .jobs import MS, START
 
 MINUTE = 60_000 * MS
-
-
-def a_lane(
-    typical_ns: Floats, sigma: float | Floats = 0.05, count: float = 1000.0, kernel: str = "gemm"
-) -> KernelTimes:
-    """One mode per `[rank, window]`; NaN did not run."""
-    sigmas = np.broadcast_to(sigma, typical_ns.shape)[np.isfinite(typical_ns)]
-    cell = np.flatnonzero(np.isfinite(typical_ns).ravel())
-    p50 = typical_ns.ravel()[cell]
-    modes = Table({"count": np.full(cell.size, count), "p50_ns": p50,
-                   "p99_ns": p50 * np.exp(2.326 * sigmas)})  # fmt: skip
-    return KernelTimes(kernel, 7, (typical_ns.shape[0], typical_ns.shape[1]), cell, modes)
 
 
 def healthy(

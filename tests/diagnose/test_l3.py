@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.detect.published.argus_l3 import as_published
-from stepscope.diagnose.detect.slow_kernel import slower
-from stepscope.diagnose.detect.slow_single_kernel import SlowKernel, slow_kernels
-from stepscope.diagnose.views.kernel_times import KernelTimes
-from stepscope.processor.compress.modes import Histograms
-from stepscope.window import Floats, Ints, Table
+from stepscope.diagnose.detect.slow_kernel import Slower, slower
+from stepscope.window import Floats, Ints
 
-from .kernel_jobs import a_lane, healthy
+from .kernel_jobs import healthy
 from .test_mixtures import mixtures
 
 
@@ -20,11 +17,8 @@ def whole(ranks: int) -> list[Ints]:
     return [np.arange(ranks)]
 
 
-def found(
-    typical_ns: Floats, groups: list[Ints] | None = None, count: float = 1000.0
-) -> list[SlowKernel]:
-    groups = groups or whole(len(typical_ns))
-    return slow_kernels(a_lane(typical_ns, count=count), groups, 100 * len(typical_ns))
+def found(typical_ns: Floats, groups: list[Ints] | None = None) -> list[Slower]:
+    return slower(typical_ns, groups or whole(len(typical_ns)), 100 * len(typical_ns))
 
 
 def published(typical_ns: Floats) -> list[int]:
@@ -33,8 +27,8 @@ def published(typical_ns: Floats) -> list[int]:
     return [int(row) for row in as_published(some)]
 
 
-def rows(some: list[SlowKernel]) -> list[int]:
-    return [one.slower.row for one in some]
+def rows(some: list[Slower]) -> list[int]:
+    return [one.row for one in some]
 
 
 def test_published_fence() -> None:
@@ -72,17 +66,15 @@ def test_a_slow_rank_is_found(ranks: int, windows: int, times: float) -> None:
     typical = healthy(ranks, windows)
     typical[2] *= times
     (one,) = found(typical)
-    assert (one.slower.row, one.slower.first, one.slower.stop) == (2, 0, windows)
-    assert one.typical_ns / one.peers_ns == pytest.approx(times, rel=0.02)
-    assert one.distance_ns == pytest.approx(one.typical_ns - one.peers_ns, rel=0.2)
-    assert one.lost_ns == pytest.approx(1000 * windows * 1e5 * (times - 1), rel=0.2)
+    assert (one.row, one.first, one.stop) == (2, 0, windows)
+    assert np.median(typical[2]) / np.median(one.usual) == pytest.approx(times, rel=0.02)
 
 
 def test_since_when() -> None:
     typical = healthy(32, windows=12)
     typical[2, 5:] *= 1.3
     (one,) = found(typical)
-    assert (one.slower.first, one.slower.stop) == (5, 12)
+    assert (one.first, one.stop) == (5, 12)
 
 
 def test_groups_are_judged_apart() -> None:
@@ -105,12 +97,6 @@ def test_equal_ticks_have_no_scale() -> None:
     typical = np.full((100, 5), 2100.0)
     typical[:15] = 2132.0
     assert found(typical) == []
-
-
-def test_few_executions_tell_nothing() -> None:
-    typical = healthy(16)
-    typical[2] *= 2.0
-    assert found(typical, count=15) == []
 
 
 def test_a_rank_that_did_not_run_it_is_no_peer() -> None:
@@ -140,20 +126,3 @@ def test_renumbered_ranks_are_found_renumbered() -> None:
     typical[[3, 11]] *= 1.4
     assert rows(found(typical)) == [3, 11]
     assert rows(found(typical[::-1])) == [28, 36]
-
-
-@pytest.mark.parametrize(("stalls", "seen"), [(9, False), (30, True)])
-def test_less_than_a_hundredth_of_a_mode_is_invisible(stalls: int, seen: bool) -> None:
-    """A stall of forty times in 0.9 % of the executions adds 35 % to the kernel's time, and shows
-    in no percentile: case 4 of the paper. What is more often is a mode of its own."""
-    random = np.random.default_rng(0)
-    durations = 1e5 * np.exp(0.05 * random.normal(size=(16, 1000)))
-    durations[2, :stalls] *= 40.0
-    assert durations[2].mean() > 1.3 * durations[3].mean()
-    groups = np.repeat(np.arange(16, dtype=np.uint32), 1000)
-    histograms = Histograms()
-    histograms.add(groups, durations.ravel().astype(np.int64))
-    modes = histograms.modes()
-    columns = {name: modes[name].copy() for name in ("count", "p50_ns", "p99_ns")}
-    times = KernelTimes("gemm", 7, (16, 1), modes["group"].copy(), Table(columns))
-    assert rows(slow_kernels(times, whole(16), 16)) == ([2] if seen else [])

@@ -18,7 +18,6 @@ from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
-from stepscope.diagnose.detect.holmes import Holmes
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.mismatch import Mismatch
@@ -41,7 +40,6 @@ from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
 from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
-from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
 from stepscope.diagnose.detect.slow_units import SlowUnits
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
@@ -128,11 +126,9 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL1Published(),
     ArgusL2Published(),
     ArgusL3Published(),
-    SlowSingleKernels(),
     EroicaDetectPublished(),
     EroicaPublished(),
     Periods(),
-    Holmes(),
     HolmesPublished(),
     HolmesForestPublished(),
     VenusTrace(),

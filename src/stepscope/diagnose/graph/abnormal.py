@@ -45,9 +45,6 @@ class Usual:
         least = np.maximum(RATIO * middle, SHARE * step_ns)
         return cls(middle, np.maximum(MADS * sigma, least))
 
-    def excess_ns(self, values_ns: Floats) -> Floats:
-        return np.asarray(values_ns - self.median_ns[:, None])
-
     def abnormal(self, values_ns: Floats) -> Mask:
         """`[place, step]`: which values are abnormal; unknown ones are not."""
         return np.asarray(values_ns > (self.median_ns + self.limit_ns)[:, None])

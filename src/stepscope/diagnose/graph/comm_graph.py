@@ -17,20 +17,12 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import (
-    POINT_TO_POINT,
-    SYNCHRONIZING,
-    arrivals,
-    match,
-)
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, match
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
 MOST_ROWS = 4_000_000
 """Rows of `comm_ops`: twelve steps of 8,192 ranks without the operators within passes. 200 MB."""
-NOTED_LATE = 0.5
-"""As `step_graph.NOTED_LATE`: by how much of its time a part may seem to end before the last
-arrival. Our simulator."""
 SAME_PLACE = 0.5
 """Share of the steps in which an operator must have its place. Our choice."""
 
@@ -102,33 +94,6 @@ class CommGraph:
     def log(self, row: int) -> Ints:
         """The entries of one rank: its log."""
         return np.arange(self.logs[row], self.logs[row + 1])
-
-    @cached_property
-    def last_arrival_ns(self) -> Ints:
-        """`[entry, column]`: the last arrival at the entry's operator."""
-        if not self.order.size:
-            return self.arrive_ns
-        last = np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1], axis=0)
-        return np.where(self.operator[:, None] >= 0, last[self.operator], self.arrive_ns)
-
-    @cached_property
-    def waited(self) -> Mask:
-        """Which parts waited for the last arrival: all but those that ended long before it.
-
-        An eager send ends before its receive begins. A receive, or a member of a collective, cannot
-        leave early; if it seems to, clocks of two hosts disagree.
-        """
-        known = (self.arrive_ns != NULL) & (self.end_ns != NULL)
-        early = np.where(known, self.last_arrival_ns - np.where(known, self.end_ns, 0), 0)
-        bound = self.op.equals("Recv", *SYNCHRONIZING)[:, None]
-        return np.asarray(known & (bound | (early <= NOTED_LATE * np.nan_to_num(self.elapsed_ns))))
-
-    @cached_property
-    def transfer_ns(self) -> Floats:
-        """`[entry, column]`: from the last arrival to the end; all time of what did not wait."""
-        last = np.where(self.waited, self.last_arrival_ns, 0)
-        after = np.maximum(np.where(self.waited, self.end_ns, 0) - last, 0)
-        return np.where(self.waited, after, self.elapsed_ns)
 
 
 def comm_graph(window: Window, line: Timeline, columns: Ints) -> CommGraph | None:

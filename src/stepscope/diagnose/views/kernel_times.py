@@ -53,12 +53,6 @@ class KernelTimes:
         return self._spread(np.add.reduceat(self.modes.floats("count"), self._begins), 0.0)
 
     @cached_property
-    def number(self) -> Floats:
-        """`[rank, window]`: number of modes; NaN without executions."""
-        ends = np.append(self._begins[1:], self.cell.size)
-        return self._spread((ends - self._begins).astype(np.float64), np.nan)
-
-    @cached_property
     def typical_ns(self) -> Floats:
         """`[rank, window]`: weighted mean of the modes' medians; NaN without executions."""
         return self._spread(self._mixtures.typical_ns, np.nan)
