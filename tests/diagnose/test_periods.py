@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.detect.periods import periods
-from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.numeric.combs import Axis, best, combs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
-from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.shown import Period
 from stepscope.report.json import to_json
 from stepscope.report.text import render_text
@@ -46,10 +44,6 @@ def by_a_timer(rank: int, ms: float = 60.0, every_ms: float = TIMER_MS) -> Windo
 def only(window: Window) -> Period:
     (period,) = periods(Observed(window))
     return period
-
-
-def diagnosed(window: Window, *methods: str) -> Diagnosis:
-    return diagnose(window, Settings(methods=methods))
 
 
 def test_a_checkpoint_comes_every_so_many_steps() -> None:
@@ -180,7 +174,7 @@ def test_one_empty_slot_in_five_is_allowed() -> None:
 
 def test_by_default_a_period_accuses_nobody() -> None:
     window = a_job(steps=400, faults=[saving()])
-    diagnosis = diagnosed(window)
+    diagnosis = diagnose(window)
     assert diagnosis.verdicts == () and diagnosis.state == "healthy"
     assert [one.source for one in diagnosis.periods] == ["checkpoint"]
     text = " ".join(render_text(diagnosis).split())
@@ -190,25 +184,12 @@ def test_by_default_a_period_accuses_nobody() -> None:
 
 
 def test_the_verdict_of_a_rank_says_how_often_and_nothing_twice() -> None:
-    diagnosis = diagnosed(by_a_timer(rank=2, ms=100))
+    diagnosis = diagnose(by_a_timer(rank=2, ms=100))
     (verdict,) = diagnosis.verdicts
     assert verdict.ranks == (2,)
     assert [one.method for one in verdict.evidence].count("periods") == 1
     assert [one.verdict for one in diagnosis.periods] == [0]
     assert "Slow steps at regular distances" not in render_text(diagnosis)
-
-
-def test_by_name_a_period_is_a_verdict_and_a_checkpoint_a_suspect() -> None:
-    (planned,) = diagnosed(a_job(steps=400, faults=[saving()]), "periods").verdicts
-    assert planned.is_suspect and "every 20 steps" in planned.summary
-    assert planned.advice.startswith("save less often")
-    (timed,) = diagnosed(by_a_timer(rank=2), "periods").verdicts
-    assert not timed.is_suspect and (timed.ranks, timed.cause) == ((2,), "unknown")
-
-
-def test_after_all_others_a_rank_with_a_verdict_gets_no_second_one() -> None:
-    (verdict,) = diagnosed(by_a_timer(rank=2, ms=100), "default", "periods").verdicts
-    assert verdict.evidence[0].method == "transient"
 
 
 def test_a_phase_of_few_steps_and_steps_that_nobody_knows() -> None:

@@ -29,7 +29,7 @@ from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.trace import TABLES
-from stepscope.window import Floats, Ints, Mask, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Window
 
 Result = TypeVar("Result")
 
@@ -275,6 +275,14 @@ class Observed:
         means = samples.mean(*self.line.span_ns(first, stop)).tolist()
         known = zip(hosts.values, means, strict=True)
         return {host: mean for host, mean in known if np.isfinite(mean)}
+
+    @cached_property
+    def sees_devices(self) -> bool:
+        """Whether operators were recorded as devices ran them, with the times of their starts."""
+        comm = self.window.table("comm_ops")
+        if comm is None or not comm.has("start_ns"):
+            return False
+        return bool((comm.ints("start_ns") != NULL).any())
 
     @cached_property
     def errors(self) -> Mask:

@@ -23,7 +23,6 @@ from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.own_past import OwnPast
-from stepscope.diagnose.detect.periods import Periods
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
@@ -128,7 +127,6 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL3Published(),
     EroicaDetectPublished(),
     EroicaPublished(),
-    Periods(),
     HolmesPublished(),
     HolmesForestPublished(),
     VenusTrace(),

@@ -90,21 +90,13 @@ def _between_phases(job: Observed) -> Floats | None:
     of_device = ~names.equals(DATA_LOAD)
     if phases.has("host_start_ns"):
         of_device &= phases.ints("host_start_ns") != NULL
-    elif phases.has("cpu_ns") or not (_sees_devices(job) or any(map(communicates, names.values))):
+    elif phases.has("cpu_ns") or not (job.sees_devices or any(map(communicates, names.values))):
         return None
     phases = phases.take(of_device)
     if not len(phases):
         return None
     start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
     return job.line.period_ns - covered(job.line, row, start, start + phases.ints("duration_ns"))
-
-
-def _sees_devices(job: Observed) -> bool:
-    """Whether operators were recorded as devices ran them."""
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns"):
-        return False
-    return bool((comm.ints("start_ns") != NULL).any())
 
 
 def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:

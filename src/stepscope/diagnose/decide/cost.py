@@ -389,17 +389,10 @@ def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     """
     if job.arrivals is None or not len(job.line.steps) or guilty.all():
         return None
-    if on_devices(job) and not _starts_known(job):
+    if on_devices(job) and not job.sees_devices:
         return None
     columns = len(job.line.steps)
     return job.arrivals.lag_of(guilty, columns), job.arrivals.knows(guilty, columns)
-
-
-def _starts_known(job: Observed) -> bool:
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns"):
-        return False
-    return bool((comm.ints("start_ns") != NULL).any())
 
 
 def _felt(job: Observed, one: Suspect) -> slice | Ints:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.diagnose.detect.periods import CAUSES, Periods
+from stepscope.diagnose.detect.periods import CAUSES, EVIDENCE
 from stepscope.diagnose.finding import Evidence, Verdict, may_overlap
 from stepscope.diagnose.shown import Period
 
@@ -14,17 +14,14 @@ from stepscope.diagnose.shown import Period
 def with_periods(
     verdicts: Sequence[Verdict], found: Sequence[Period]
 ) -> tuple[tuple[Verdict, ...], tuple[Period, ...]]:
-    """Verdicts with the distance of their slow steps as evidence, and periods with their verdict.
-
-    A verdict of method `periods` has said so itself.
-    """
+    """Verdicts with the distance of their slow steps as evidence; periods with their verdict."""
     shown = list(verdicts)
     owned = []
     for one in found:
         at = next((at for at, each in enumerate(verdicts) if _is_about(each, one)), None)
         owned.append(replace(one, verdict=at))
-        if at is not None and verdicts[at].evidence[0].method != Periods.name:
-            more = Evidence(Periods.name, one.says, {"every": one.every, "unit": one.unit})
+        if at is not None:
+            more = Evidence(EVIDENCE, one.says, {"every": one.every, "unit": one.unit})
             shown[at] = replace(shown[at], evidence=(*shown[at].evidence, more))
     return tuple(shown), tuple(owned)
 
