@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.numeric import intervals
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Strings, Window
@@ -192,3 +194,22 @@ def test_taking_a_batch_from_a_worker_that_has_it_ready_is_no_loading() -> None:
     assert "data_loading" in [one.cause for one in verdicts(job)]
     loader = "_MultiProcessingDataLoaderIter._next_data (torch/utils/data/dataloader.py:1400)"
     assert verdicts(with_paths(job, modules=f"{MODULE};{loader}", function="")) == ()
+
+
+def test_when_devices_idle_is_worked_out_once_for_all_methods() -> None:
+    job = Observed(a_job())
+    assert waste.idle_of_devices(job) is waste.idle_of_devices(job)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10**6])
+def test_a_few_ranks_at_a_time_idle_as_all_at_once(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Observed(a_job(noise=0.02))
+    phases = job.window.tables["phases"]
+    start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
+    phased = waste.covered(job.line, row, start, start + phases.ints("duration_ns"))
+    monkeypatch.setattr(intervals, "BLOCK", rows)
+    beside = waste._beside(job, phases, lambda part: np.ones(len(part), np.bool_))
+    assert beside is not None
+    np.testing.assert_array_equal(beside, job.line.period_ns - phased)

@@ -9,7 +9,7 @@ Cost: two cumulative sums over the steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,14 +17,14 @@ import numpy as np
 from stepscope.diagnose.account.belief import odds, unusual_bits
 from stepscope.diagnose.finding import Cause, Decision, Span, Waste
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.numeric.intervals import axis_over
+from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, LEAST_SCORE
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
 from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Floats, Ints, Mask, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 WITHIN = 5
 """Steps that are looked at together. Our simulator."""
@@ -66,14 +66,17 @@ def idle_of_devices(job: Observed) -> Floats | None:
     A job without devices computes on its hosts: whatever these do beside training is lost. Without
     kernels, phases show it where they are those of devices.
     """
-    shape = (len(job.line.ranks), len(job.line.steps))
+    return job.once("idle time of devices", None, lambda: _idle_of_devices(job))
+
+
+def _idle_of_devices(job: Observed) -> Floats | None:
     kernels = job.window.table("kernels")
-    if kernels is None:
-        gpus = any(host.gpus for host in job.window.job.hosts)
-        of_devices = gpus or job.window.table("kernel_summaries") is not None
-        return _between_phases(job) if of_devices else np.full(shape, np.inf)
-    start, row = kernels.ints("start_ns"), job.line.rows(kernels.ints("rank"))
-    return job.line.period_ns - covered(job.line, row, start, start + kernels.ints("duration_ns"))
+    if kernels is not None:
+        return _beside(job, kernels, lambda rows: np.ones(len(rows), np.bool_))
+    gpus = any(host.gpus for host in job.window.job.hosts)
+    if gpus or job.window.table("kernel_summaries") is not None:
+        return _between_phases(job)
+    return np.full((len(job.line.ranks), len(job.line.steps)), np.inf)
 
 
 def _between_phases(job: Observed) -> Floats | None:
@@ -86,23 +89,58 @@ def _between_phases(job: Observed) -> Floats | None:
     phases = job.window.table("phases")
     if phases is None:
         return None
-    names = phases.strings("phase")
-    of_device = ~names.equals(DATA_LOAD)
+    names = phases.strings("phase").values
+    if not phases.has("host_start_ns") and (
+        phases.has("cpu_ns") or not (job.sees_devices or any(map(communicates, names)))
+    ):
+        return None
+    return _beside(job, phases, _of_devices)
+
+
+def _of_devices(phases: Table) -> Mask:
+    """Which phases are those of devices."""
+    of_device = ~phases.strings("phase").equals(DATA_LOAD)
     if phases.has("host_start_ns"):
         of_device &= phases.ints("host_start_ns") != NULL
-    elif phases.has("cpu_ns") or not (job.sees_devices or any(map(communicates, names.values))):
+    return of_device
+
+
+def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Floats | None:
+    """The time of each rank and step beside the rows that count; None where none does.
+
+    A few ranks at a time: the times of all rows at once take 0.4 GB at ten thousand ranks.
+    """
+
+    def spans(part: Table) -> Spans:
+        start = part.ints("start_ns")
+        return start, start + part.ints("duration_ns"), counts(part)
+
+    line = job.line
+    edges = [edge for _, part in table.parts() for edge in _edges(*spans(part))]
+    if not edges:
         return None
-    phases = phases.take(of_device)
-    if not len(phases):
-        return None
-    start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
-    return job.line.period_ns - covered(job.line, row, start, start + phases.ints("duration_ns"))
+    axis = axis_over(len(line.ranks), np.array(edges), _known_starts(line))
+    if axis is None:
+        return np.full(line.period_ns.shape, np.nan)
+    busy = union_of_rows(axis, line.rows(table.ints("rank")), table, spans)
+    return uncovered(line, axis, busy)
+
+
+def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
+    """The first start and the last end of the rows that count."""
+    if counts.any():
+        yield int(start[counts].min())
+        yield int(end[counts].max())
+
+
+def _known_starts(line: Timeline) -> Ints:
+    starts: Ints = line.start_ns[line.start_ns != NULL]
+    return starts
 
 
 def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
     """How much of each step some intervals of ranks cover, `[rank, step]`; NaN if unknown."""
-    known = line.start_ns[line.start_ns != NULL]
-    axis = axis_over(len(line.ranks), start, end, known)
+    axis = axis_over(len(line.ranks), start, end, _known_starts(line))
     if axis is None:
         return np.full(line.period_ns.shape, np.nan)
     kept = row >= 0
