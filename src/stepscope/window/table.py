@@ -77,7 +77,9 @@ class Strings:
         return frozenset(self.values[code] for code in np.flatnonzero(found[:-1]).tolist())
 
     def take(self, rows: Rows | Mask | slice) -> Strings:
-        return Strings(self.codes[rows], self.values)
+        chosen = isinstance(rows, slice) or rows.dtype == np.bool_
+        codes = self.codes[rows] if chosen else self.codes.take(rows)  # as in `taken`
+        return Strings(codes, self.values)
 
     @classmethod
     def of(cls, items: list[str | None]) -> Strings:

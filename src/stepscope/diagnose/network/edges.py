@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -78,7 +77,7 @@ class Places:
     def __init__(self, window: Window, names: Sequence[str]) -> None:
         self.known: list[Place] = []
         self._number: dict[tuple[int, int, int], int] = {}
-        self._groups = {group.id: group for group in window.groups}
+        self._groups = {group.id: _Group(group) for group in window.groups}
         self._names = names
         host = {rank: one.name for one in window.job.hosts for rank in one.ranks}
         self._where = _Location(host, stages(window))
@@ -106,25 +105,45 @@ def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[
     return places.known, number
 
 
-def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) -> Place:
+@dataclass(frozen=True)
+class _Group:
+    """A group, and what all of its places share: there are hundreds of them in a large group."""
+
+    group: ProcessGroup
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        return frozenset(self.group.ranks)
+
+    @cached_property
+    def first(self) -> int:
+        return min(self.group.ranks)
+
+    @cached_property
+    def relative(self) -> tuple[int, ...]:
+        """The ranks relative to the first one."""
+        return tuple(rank - self.first for rank in self.group.ranks)
+
+
+def _place(where: _Location, group: _Group | None, ends: Sequence[int]) -> Place:
     """The whole group, or the two ends of a send in it."""
-    ranks = group.ranks if group is not None else ()
-    members = tuple(ends) if max(ends) >= 0 else ranks
-    if group is None or not members or not set(members) <= set(ranks):
+    pair = max(ends) >= 0
+    members = tuple(ends) if pair or group is None else group.group.ranks
+    if group is None or not members or not group.members.issuperset(members):
         return Place("", "", (), ())
     hosts: dict[str | None, int] = {}
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
-    first = min(ranks)
-    whole, part = _relative(ranks), tuple(rank - first for rank in members)
-    pair, per_host = max(ends) >= 0, tuple(sorted(Counter(layout).values()))
-    apart = (group.kind, whole, members[-1] - members[0], layout)
-    return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
-                 pair, ("" if pair else group.kind, per_host), apart)  # fmt: skip
+    kind, first, whole = group.group.kind, group.first, group.relative
+    part, per_host = tuple(rank - first for rank in members), tuple(sorted(_counts(layout, hosts)))
+    apart = (kind, whole, members[-1] - members[0], layout)
+    return Place(group.group.id, kind, members, (kind, whole, part, layout, stages),
+                 pair, ("" if pair else kind, per_host), apart)  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _relative(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Ranks relative to the first one, once for the places of a group that follow each other."""
-    first = min(ranks)
-    return tuple(rank - first for rank in ranks)
+def _counts(layout: Sequence[int], hosts: Sized) -> list[int]:
+    """How many members are on each host."""
+    counts = [0] * len(hosts)
+    for host in layout:
+        counts[host] += 1
+    return counts

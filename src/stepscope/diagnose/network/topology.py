@@ -78,7 +78,8 @@ class Topology:
 
     def crosses_leaves(self, place: Place) -> int:
         """The number of leaf switches above the members of a place; 0 if the fabric is unknown."""
-        return len({leaf for rank in place.members if (leaf := self._leaf(rank))})
+        leaves = set(map(self._leaf_of_rank.get, place.members))
+        return len(leaves - {None, ""})
 
     def between_leaves(self, source: Ints, target: Ints) -> Mask:
         """Which connections go from one leaf to another; none if the leaves are unknown."""
