@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_link_brief import _blamed, _Seen
+from stepscope.diagnose.detect.slow_link_brief import FAST, _blamed, _fast, _Seen
 from stepscope.diagnose.network.rates import _shares_kernel
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job
@@ -63,3 +63,13 @@ def test_a_host_that_nothing_recorded_passes_is_no_suspect() -> None:
     assert blamed is not None
     assert blamed.host != "h1"
     assert blamed.bits < 0
+
+
+def test_the_faster_transfers_of_each_place_are_found_whatever_their_number() -> None:
+    counts = np.array([7, 1, 7, 30, 4])
+    took, begins = np.random.default_rng(0).random(counts.sum()), np.cumsum(counts) - counts
+    sorted_each = [
+        np.sort(took[begin:][:count]) for begin, count in zip(begins, counts, strict=True)
+    ]
+    wanted = [each[int(FAST * each.size)] for each in sorted_each]
+    assert _fast(took, begins, counts).tolist() == wanted

@@ -31,7 +31,7 @@ from stepscope.diagnose.network.slow_hosts import FAST, MOST, PATH, UNEQUAL, lik
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE
-from stepscope.window import Floats, Mask, stable_order
+from stepscope.window import Floats, Ints, Mask, stable_order
 
 FEW_STEPS = 20
 """In more steps `slow_link` sees what is worth a verdict. As many as L2 needs. Our choice."""
@@ -141,13 +141,22 @@ def _by_some_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, 
     key = moved.place * np.int64(moved.kind.max(initial=0) + 1) + moved.kind
     order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-    first = order[begins]
-    together = np.split(moved.transfer_ns[order], begins[1:])
-    for place, kind, took in zip(
-        moved.place[first].tolist(), moved.kind[first].tolist(), together, strict=True
-    ):
-        fast = int(FAST * took.size)
-        yield moved.places[place], kind, float(np.partition(took, fast)[fast]), took.size
+    first, counts = order[begins], np.diff(begins, append=order.size)
+    fast = _fast(moved.transfer_ns[order], begins, counts)
+    columns = (moved.place[first], moved.kind[first], fast, counts)
+    for place, kind, took, count in zip(*(one.tolist() for one in columns), strict=True):
+        yield moved.places[place], kind, took, count
+
+
+def _fast(took: Floats, begins: Ints, counts: Ints) -> Floats:
+    """The time of the faster ones in each section; sections of equal length at once."""
+    fast = np.empty(begins.size)
+    for count in np.unique(counts).tolist():
+        same, at = np.flatnonzero(counts == count), int(FAST * count)
+        rows = took[begins[same][:, None] + np.arange(count)]
+        rows.partition(at, axis=1)
+        fast[same] = rows[:, at]
+    return fast
 
 
 def _against_equals(
