@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.prepare.align import TIGHT, _quarter, align
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Table, Window
@@ -155,3 +157,10 @@ def test_without_collectives_nothing_is_aligned_and_that_is_reported() -> None:
     _, clocks, skipped = align(without(two_hosts(a_job(steps=20)), "comm_ops"))
     assert clocks == ()
     assert [one.method for one in skipped] == ["clocks"]
+
+
+@given(st.lists(st.integers(-5, 10**9), min_size=2, max_size=60))
+def test_the_shortest_quarter_is_the_one_below_the_quantile(moved: list[int]) -> None:
+    times = np.array(moved, np.int64)
+    below = times <= np.quantile(times, TIGHT)
+    assert (times <= _quarter(times)).tolist() == below.tolist()

@@ -33,10 +33,12 @@ def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
     if whole is None or comm is None or whole.lanes.columns.size == judged.size:
         return whole
     part = _Part.about(job, comm, rows)
-    columns = spread_rows(int(part.operators(comm).sum()), job.line, judged)
+    operators = part.operators(comm)
+    columns = spread_rows(int(operators.sum()), job.line, judged)
     if columns.size <= whole.lanes.columns.size:
         return whole
-    return step_graph(part.of(job.window, Lanes(job.line, columns)), job.line, columns)
+    window = part.of(job.window, Lanes(job.line, columns), operators)
+    return step_graph(window, job.line, columns)
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -70,12 +72,16 @@ class _Part:
         return np.concatenate([self._meets(some) | self._ends_in(some, some.ints("end_ns"))
                                for _, some in comm.parts()])  # fmt: skip
 
-    def of(self, window: Window, lanes: Lanes) -> Window:
-        """The window with only what belongs to it and may be on one of the lanes."""
+    def of(self, window: Window, lanes: Lanes, operators: Mask) -> Window:
+        """The window with only what belongs to it and may be on one of the lanes.
+
+        Args:
+            operators: the rows of `comm_ops` that belong to it.
+        """
         tables = {}
         for name in lanes.tables(window):
             table = window.tables[name]
-            belongs = self.operators(table) if name == "comm_ops" else self._work(table)
+            belongs = operators if name == "comm_ops" else self._work(table)
             tables[name] = table.take(belongs & lanes.near(table))
         return replace(window, tables={**window.tables, **tables})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -273,6 +274,7 @@ def threshold(false_alarms: float, tests: int, samples: int) -> float:
     return z + (z**3 + z) / (4 * max(samples - 2, 1))
 
 
+@lru_cache(maxsize=1024)
 def student(probability: float, freedom: int) -> float:
     """Student's quantile by bisection, which is exact for few degrees of freedom as well."""
     low, high = 0.0, 1e6

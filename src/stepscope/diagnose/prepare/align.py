@@ -183,7 +183,7 @@ def _against(
         return None
     both = collectives.both(at, other)
     own, theirs, moved = both.own_end_ns, both.their_end_ns, both.moved_ns
-    tight = moved <= np.quantile(moved, TIGHT)  # below zero its rows do not belong together
+    tight = moved <= _quarter(moved)  # below zero its rows do not belong together
     tight &= moved >= 0
     if tight.sum() >= LEAST_TIGHT:
         own, theirs, moved = own[tight], theirs[tight], moved[tight]
@@ -194,6 +194,13 @@ def _against(
     difference = (own - (theirs - lines[other].at(theirs))).astype(np.float64)
     line = line_through(own, difference, collectives.origin_ns, float(np.median(moved)))
     return _possible(line, both, lines[other])
+
+
+def _quarter(moved: Ints) -> int:
+    """The largest time of the shortest quarter: no other lies between it and the quantile, which
+    numpy takes ten times as long to find."""
+    last = int(TIGHT * (moved.size - 1))
+    return int(np.partition(moved, last)[last])
 
 
 def _possible(line: Line, both: Both, reference: Line) -> Line:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints, Table
+from stepscope.window import Floats, Ints, Table, ordered
 
 REACH = 2.0
 """A sample covers at most this many usual intervals. Our simulator."""
@@ -45,7 +45,7 @@ def sampled(table: Table, metric: str, row: Ints, ranks: int) -> Sampled:
     """
     rows = np.flatnonzero(table.strings("metric").equals(metric) & (row >= 0))
     time = table.ints("ts_ns")[rows]
-    order = np.lexsort((time, row[rows]))
+    order = ordered(row[rows], time)  # mostly they are in this order already
     owner, time = row[rows][order], time[order]
     apart = np.diff(time, prepend=0)
     follows = np.diff(owner, prepend=-1) == 0
