@@ -23,7 +23,10 @@ class Union:
     @classmethod
     def of(cls, start: Ints, end: Ints) -> Union:
         """Makes a union of intervals that are disjoint and sorted already."""
-        return cls(start, end, np.cumsum(end - start) - (end - start))
+        length = end - start
+        before = np.cumsum(length)
+        before -= length
+        return cls(start, end, before)
 
     def covered(self, position: Ints) -> Ints:
         """The covered length left of each position, computed in blocks of positions."""

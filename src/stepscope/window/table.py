@@ -64,7 +64,7 @@ class Strings:
         if len(codes) > FEW:
             # the last one is for null, whose code is -1
             hits = np.array([*(value in names for value in self.values), False])
-            return hits[self.codes]
+            return np.asarray(hits.take(self.codes))
         rows = np.zeros(len(self.codes), np.bool_)
         for code in codes:
             rows |= self.codes == code

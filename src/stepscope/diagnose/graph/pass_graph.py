@@ -78,10 +78,12 @@ def slacks(topology: Topology, duration_ns: Ints, lead_ns: Ints) -> Slacks:
     """Earliest starts and slacks; an empty `lead_ns` means that passes begin at once."""
     if compiled.pass_slacks is None:
         return by_numpy(topology, duration_ns, lead_ns)
-    passes, members, lanes = duration_ns.shape
+    passes, _, lanes = duration_ns.shape
+    # of the members only the slowest counts: the times of the others need not be copied
+    longest = duration_ns.max(axis=1)
     start, slack, end = compiled.pass_slacks(
         topology.order.astype(np.uint32).tobytes(), topology.before.astype(np.int32).tobytes(),
-        duration_ns.tobytes(), lead_ns.tobytes(), members, lanes,
+        longest.tobytes(), lead_ns.tobytes(), 1, lanes,
     )  # fmt: skip
     shape = (passes, lanes)
     return Slacks(np.frombuffer(start, np.int64).reshape(shape),

@@ -70,20 +70,30 @@ def union_of_rows(
             np.concatenate((known.end[at], axis.at(place, end_ns[own]))),
         )
         parts.append((merged.start, merged.end))
-    start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Union.of(start, end)
+    return _joined(parts)
 
 
 def union_at(axis: Axis, rank: Ints, begin: Ints, duration: Ints, chosen: Mask) -> Union:
     """Merges the chosen intervals of ranks on the grid, whose begins are on the axis already; a few
     ranks at a time, likewise."""
-    parts: list[Union] = []
+    parts: list[tuple[Ints, Ints]] = []
     for part, _, _ in _blocks(axis, rank):
         own = chosen[part]
         start = begin[part][own]
-        parts.append(union(start, start + duration[part][own]))
-    return Union.of(np.concatenate([one.start for one in parts]),
-                    np.concatenate([one.end for one in parts]))  # fmt: skip
+        merged = union(start, start + duration[part][own])
+        parts.append((merged.start, merged.end))
+    return _joined(parts)
+
+
+def _joined(parts: list[tuple[Ints, Ints]]) -> Union:
+    """One union of these, which follow one another; takes them out of the list."""
+    starts, ends = zip(*parts, strict=True)
+    parts.clear()
+    start = np.concatenate(starts)
+    del starts
+    end = np.concatenate(ends)
+    del ends
+    return Union.of(start, end)
 
 
 def _blocks(axis: Axis, rank: Ints) -> Iterator[tuple[slice, int, int]]:

@@ -77,8 +77,9 @@ def _possible(name: str, table: Table) -> Mask:
 
 
 def _within(values: Ints, limit: int, nullable: bool) -> Mask | bool:
-    if values.size and values.min() >= 0 and values.max() < limit:
-        return True  # mostly, and faster
+    # mostly all are; a negative number is a huge one without its sign
+    if values.size and values.view(np.uint64).max() < limit:
+        return True
     return np.asarray(((values >= 0) & (values < limit)) | (nullable & (values == NULL)))
 
 

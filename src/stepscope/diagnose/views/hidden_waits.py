@@ -52,6 +52,8 @@ def has_hidden_operators(window: Window, comm: Table) -> bool:
     for column in ("end_ns", "blocked_ns"):
         if comm.has(column):
             seen |= comm.ints(column) != NULL
+    if seen.all():
+        return False
     of_row = comm.strings("group")
     called, waited = (of_row.named(of_row.equals(*groups) & rows) for rows in (~seen, seen))
     return not called <= waited

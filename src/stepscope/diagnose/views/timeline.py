@@ -142,11 +142,11 @@ def _positions(grid: Ints, wanted: Ints) -> Ints:
 
 def _from_first(first: int, size: int, wanted: Ints) -> Ints:
     """Positions on a grid without gaps. In the usual case that it starts at 0, no copy is made."""
-    if wanted.size and int(wanted.min()) >= first and int(wanted.max()) < first + size:
-        return wanted - first if first else wanted
-    at: Ints = wanted - first
-    at[(wanted < first) | (wanted >= first + size)] = -1
-    return at
+    at: Ints = wanted - first if first else wanted
+    # a negative number is a huge one without its sign: one pass over millions of rows, not two
+    if at.size and int(at.view(np.uint64).max()) < size:
+        return at
+    return np.where((wanted >= first) & (wanted < first + size), wanted - first, -1)
 
 
 def timeline(window: Window) -> Timeline:
