@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_link_brief import FAST, _blamed, _fast, _Seen
+from stepscope.diagnose.detect.slow_link_brief import _blamed, _fast, _Seen
 from stepscope.diagnose.network.rates import _shares_kernel
+from stepscope.diagnose.network.slow_hosts import FAST
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job
 from stepscope.window import Window

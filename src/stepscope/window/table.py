@@ -77,9 +77,9 @@ class Strings:
         return frozenset(self.values[code] for code in np.flatnonzero(found[:-1]).tolist())
 
     def take(self, rows: Rows | Mask | slice) -> Strings:
-        chosen = isinstance(rows, slice) or rows.dtype == np.bool_
-        codes = self.codes[rows] if chosen else self.codes.take(rows)  # as in `taken`
-        return Strings(codes, self.values)
+        if isinstance(rows, slice) or rows.dtype == np.bool_:
+            return Strings(self.codes[rows], self.values)
+        return Strings(self.codes.take(rows), self.values)  # as in `taken`
 
     @classmethod
     def of(cls, items: list[str | None]) -> Strings:
