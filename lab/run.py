@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
     score.add_argument("--everything", action="store_true", help="both")
     score.add_argument("--write", type=Path, help="the table, to this file")
+    score.add_argument("--labelled", type=Path, help="every verdict and whether it is right, to "
+                       "this file, for `stepscope evaluate --fit-confidence`")  # fmt: skip
     listing = commands.add_parser("list", help="names of the scenarios")
     listing.set_defaults(command=_list)
     return parser
@@ -149,6 +151,8 @@ def _score(arguments: argparse.Namespace) -> int:
     print(f"\n{text}")
     if arguments.write:
         arguments.write.write_text(text + "\n")
+    if arguments.labelled:
+        arguments.labelled.write_text(table.labelled(results))
     return 0
 
 

@@ -8,7 +8,7 @@ they neither find nor accuse. Loss is judged over the steps that the verdict its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SURE = 0.5
@@ -41,6 +41,9 @@ class Said:
 
     confidence: float
     right: bool
+    kind: str = "slowdown"
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What the confidence was computed from."""
 
 
 def judge(truth: Mapping[str, Any], verdicts: Sequence[Verdict], times: Mapping[int, int]) -> Score:
@@ -85,8 +88,10 @@ def _causes_right(faults: Sequence[Fault], named: Sequence[Sequence[Verdict]]) -
 def judge_each(truth: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Said]:
     """Every verdict by itself: whom it names and for what."""
     return [
-        Said(confidence(v), any(_is_of(fault, v) for fault in truth["faults"])) for v in verdicts
-    ]
+        Said(confidence(v), any(_is_of(fault, v) for fault in truth["faults"]), v["kind"],
+             v.get("facts") or {})
+        for v in verdicts
+    ]  # fmt: skip
 
 
 def confidence(verdict: Verdict) -> float:

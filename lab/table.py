@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,3 +76,10 @@ def _reliability(results: Sequence[Result]) -> str:
     said = [said for result in results for said in result.said if said.confidence >= 0.9]
     right = sum(one.right for one in said)
     return f"Verdicts said at a confidence of 0.9 or more: {right} of {len(said)} right."
+
+
+def labelled(results: Sequence[Result]) -> str:
+    """A line of JSON for every verdict: its facts, and whether it is right."""
+    rows = [{"origin": "lab", "kind": said.kind, "facts": dict(said.facts), "right": said.right}
+            for one in results for said in one.said]  # fmt: skip
+    return "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -194,10 +194,7 @@ def test_a_forest_is_trained_on_simulated_and_recorded_jobs(
     [
         (["--train-job", "x"], "--train-job needs --train-forest FILE"),
         (["--suite", "all", "--train-forest", "f"], "--train-forest takes the jobs of one suite"),
-        (
-            ["--method", "holmes-published", "--train-forest", "f"],
-            "--train-forest scores no diagnoses",
-        ),
+        (["--method", "holmes-published", "--train-forest", "f"], "score no diagnoses"),
         (["--family", "healthy", "--seeds", "1", "--train-forest", "f"], "choose more jobs"),
         (["--train-forest", "f", "--train-job", "nobody"], "its faults are not known"),
     ],

@@ -71,11 +71,11 @@ def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:
     assert "Own time" not in text
 
 
-def test_an_unknown_cause_moves_the_score_to_the_culprit() -> None:
+def test_an_unknown_cause_moves_the_confidence_to_the_culprit() -> None:
     verdict = dataclasses.replace(hang().verdicts[0], cause="unknown", time_ns=(T0, T0))
     text = render_text(dataclasses.replace(hang(), verdicts=(verdict,)), 100)
     assert "Why       the recorded data does not show the cause\n" in text
-    assert "Where     rank 3 on host-000, score 0.99; group dp-0" in text
+    assert "Where     rank 3 on host-000, confidence 0.99; group dp-0" in text
     assert "UTC\n" in text, "how long is not known"
 
 

@@ -46,6 +46,9 @@ _EXAMPLES = """Examples:
 
 - `stepscope evaluate --suite standard --family irregular --ranks 64 --seeds 8 --train-forest
 forest.json`: train Holmes' random forest
+
+- `stepscope evaluate --fit-confidence weights.json --labelled now.json`: fit the confidence of
+verdicts
 """
 
 
@@ -162,6 +165,23 @@ TrainJob = Annotated[
     ),
 ]  # fmt: skip
 
+FitConfidence = Annotated[
+    Path | None,
+    _flag(
+        "Diagnose nothing; fit the confidence of verdicts to those in --labelled files. Needs "
+        "scikit-learn: `stepscope[forest]`.",
+        _SHOW, metavar="FILE",
+    ),
+]  # fmt: skip
+LabelledFiles = Annotated[
+    list[Path] | None,
+    _flag(
+        "With --fit-confidence: results of --json, or a line of JSON per verdict with `origin`, "
+        "`kind`, `facts` and `right`; may be repeated.",
+        _SHOW, "--labelled", metavar="FILE",
+    ),
+]  # fmt: skip
+
 
 def register(app: typer.Typer) -> None:
     app.command("evaluate", epilog=_EXAMPLES)(evaluate)
@@ -192,7 +212,7 @@ def evaluate(
     resume: Resume = False, json: Json = None, html: Html = None, publish: Publish = None,
     compare: Compare = None, method: Methods = None, strip: Strip = None,
     collectors: Collectors = None, train_forest: TrainForest = None, train_job: TrainJob = None,
-    list_all: List = False,
+    fit_confidence: FitConfidence = None, labelled: LabelledFiles = None, list_all: List = False,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
@@ -229,9 +249,10 @@ def evaluate(
     if resume and json is None:
         raise UsageError("--resume needs --json FILE, the results to continue")
     selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
-    if train_forest is not None:
+    if train_forest is not None or fit_confidence is not None:
         _check_alone(methods, conditions, json, html, publish)
-        return _train(train_forest, suite, selection, train_job or ())
+        return (_train(train_forest, suite, selection, train_job or ()) if train_forest is not None
+                else _fit(Path(fit_confidence or ""), labelled or ()))  # fmt: skip
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
         file = _with_suffix(json, beside)
@@ -255,8 +276,16 @@ def _check_alone(*others: object) -> None:
         UsageError: one was given.
     """
     if any(others):
-        raise UsageError("--train-forest scores no diagnoses: leave out --method, --strip, "
-                         "--collectors, --json, --html and --publish")  # fmt: skip
+        raise UsageError(
+            "--train-forest and --fit-confidence score no diagnoses: leave "
+            "out --method, --strip, --collectors, --json, --html and --publish"
+        )
+
+
+def _fit(file: Path, labelled: Sequence[Path]) -> int:
+    from stepscope.cli.confidence import fit_confidence
+
+    return fit_confidence(file, labelled)
 
 
 def _list() -> int:

@@ -121,7 +121,7 @@ def _others(one: Standing) -> list[str]:
 
 def _said(one: Accusation) -> str:
     share = "" if one.share >= 0.9 else f", {100 * one.share:.0f} % of the blame"
-    return f"{one.blame.summary} (score {one.blame.certainty:.2f}{share})"
+    return f"{one.blame.summary} (confidence {one.blame.certainty:.2f}{share})"
 
 
 def ago(then_ns: int, now_ns: int) -> str:

@@ -322,7 +322,7 @@ class Verdict:
     slowdown: float | None = None
     lost_fraction: float | None = None
     confidence: float = 0.0
-    """A score that orders verdicts; it is not a probability fitted to labelled jobs."""
+    """How likely it is right, fitted to labelled jobs (`decide.confidence`)."""
     victims: int = 0
     evidence: tuple[Evidence, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -343,6 +343,8 @@ class Verdict:
     """What each method says about its steps; empty if fewer than two do."""
     agreement: str = ""
     """The same in a line, with why ranks that some of them name are not accused."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What the confidence was computed from; empty: it is the method's score."""
 
     @property
     def stands_still(self) -> bool:

@@ -24,6 +24,7 @@ from stepscope.diagnose.decide.absent import (
 )
 from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
 from stepscope.diagnose.decide.candidates import candidates
+from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.crowded_out import without_crowded_out
 from stepscope.diagnose.decide.culprits import choose
@@ -392,7 +393,7 @@ def _verdicts(
     slow = [verdict_of(job.window, one) for one in found.blamed if not isinstance(one, Stuck)]
     verdicts = ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
     costing = tuple(with_loss(one, ranks, series) for one in verdicts)
-    return with_opinions(job, costing, [*found.blamed, *found.let_go])
+    return with_confidence(job, with_opinions(job, costing, [*found.blamed, *found.let_go]))
 
 
 def _ledger(

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class ReportedVerdict:
     confidence: float | None = None
     right: bool = False
     """Whether it names a culprit and no innocent rank."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What the confidence was computed from."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ def _reported(diagnosis: Diagnosis, truth: Truth, job: Job) -> tuple[ReportedVer
     return tuple(
         ReportedVerdict(verdict.kind, verdict.cause, verdict.ranks,
                         tuple(device.name for device in verdict.devices), verdict.summary,
-                        verdict.confidence, is_right(truth, job, verdict))
+                        verdict.confidence, is_right(truth, job, verdict), verdict.facts)
         for verdict in diagnosis.verdicts
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
     "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended", "lost_of",
-    "places", "opinions", "agreement",
+    "places", "opinions", "agreement", "facts",
 )  # fmt: skip
 
 

@@ -192,15 +192,12 @@ def describe(verdict: Verdict, diagnosis: Diagnosis) -> Story:
 
 def _why(verdict: Verdict) -> str:
     name, meaning = meaning_of(verdict)
-    return f"{name}, {score(verdict)}: {meaning}" if knows_cause(verdict) else meaning
+    return f"{name}, {sureness(verdict)}: {meaning}" if knows_cause(verdict) else meaning
 
 
-def score(verdict: Verdict) -> str:
-    """The confidence as `score 0.96`, because it is no probability.
-
-    It is about the cause, or about the culprit if the cause is unknown.
-    """
-    return f"score {verdict.confidence:.2f}"
+def sureness(verdict: Verdict) -> str:
+    """`confidence 0.96`: in the cause, or in the culprit if the cause is unknown."""
+    return f"confidence {verdict.confidence:.2f}"
 
 
 def knows_cause(verdict: Verdict) -> bool:
@@ -301,7 +298,7 @@ def periods(diagnosis: Diagnosis) -> list[str]:
 def _where(verdict: Verdict) -> Iterator[str]:
     hosts = f" on {units.names(verdict.hosts)}" if verdict.hosts else ""
     culprit = (units.ranks(verdict.ranks) if verdict.ranks else "no single rank") + hosts
-    yield culprit if knows_cause(verdict) else f"{culprit}, {score(verdict)}"
+    yield culprit if knows_cause(verdict) else f"{culprit}, {sureness(verdict)}"
     if verdict.devices:
         yield units.names(f"{d.name} ({units.percent(d.probability)})" for d in verdict.devices)
     if verdict.group is not None:

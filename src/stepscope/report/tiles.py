@@ -34,8 +34,8 @@ def _cost(verdict: Verdict) -> Tile:
 
 def _cause(verdict: Verdict) -> Tile:
     if story.knows_cause(verdict):
-        return Tile("Cause", story.meaning_of(verdict)[0], story.score(verdict))
-    return Tile("Cause", "unknown", f"{story.score(verdict)} for the culprit")
+        return Tile("Cause", story.meaning_of(verdict)[0], story.sureness(verdict))
+    return Tile("Cause", "unknown", f"{story.sureness(verdict)} for the culprit")
 
 
 def _culprit(verdict: Verdict) -> Tile:

@@ -89,8 +89,9 @@ def often(spikes: int, steps: int) -> str:
 
 
 def _slower(slowdown: float | None) -> str:
-    """`3.9x slower`; no number where it is unknown."""
-    return "slower" if slowdown is None else f"{_times(slowdown)} slower"
+    """`3.9x slower`; no number where it is unknown, or where only some steps are longer."""
+    known = slowdown is not None and slowdown > 1
+    return f"{_times(slowdown or 1.0)} slower" if known else "slower"
 
 
 def _times(slowdown: float) -> str:

@@ -133,7 +133,7 @@ def _verdicts(verdicts: Iterable[Verdict], span_ns: tuple[int, int]) -> Slices:
         "cause": Strings.of([verdict.cause for verdict in every]),
         "ranks": Strings.of([_ranks(verdict) for verdict in every]),
         "advice": Strings.of([verdict.advice for verdict in every]),
-        "score": Strings.of([f"{verdict.confidence:.2f}" for verdict in every]),
+        "confidence": Strings.of([f"{verdict.confidence:.2f}" for verdict in every]),
         "lost": Strings.of([_lost(verdict) for verdict in every]),
     })  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""`stepscope evaluate --fit-confidence`: how likely verdicts are right, by others' known truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.cli import exits
+from stepscope.errors import FormatError, UsageError
+
+
+def fit_confidence(file: Path, labelled: Sequence[Path]) -> int:
+    """Fits the weights to the verdicts in some files, writes and describes them.
+
+    Raises:
+        UsageError: no file of verdicts was given, or the weights cannot be written.
+        FormatError: a file has other content, or `file` exists and is something else.
+    """
+    from stepscope.diagnose.decide.confidence import FACTS
+    from stepscope.evaluate.confidence import fit, read, to_text
+
+    if not labelled:
+        raise UsageError("--fit-confidence needs --labelled FILE, verdicts whose truth is known")
+    version = _version_before(file) + 1
+    verdicts = [one for source in labelled for one in read(source)]
+    fits = {sort: fit(verdicts, sort) for sort in FACTS}
+    try:
+        file.write_text(to_text(fits, version), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    lines = [f"wrote {file}: version {version}"]
+    lines += [f"  {sort:5}  {_described(one.about)}" for sort, one in fits.items()]
+    print("\n".join(lines), flush=True)
+    return exits.NOTHING_FOUND
+
+
+def _described(about: Mapping[str, Any]) -> str:
+    said = f"{about['verdicts']:,} verdicts, {about['right']:,} right"
+    if "origins" not in about:
+        return f"{said}; too few, or all alike: the methods' scores are kept"
+    others = about["log_loss_on_other_origins"]
+    unseen = "unknown: there is one origin" if others is None else f"{others:.3f}"
+    return (f"{said}; log loss of the methods' scores {about['log_loss_of_scores']:.3f}, "
+            f"of weights fitted to other origins {unseen}")  # fmt: skip
+
+
+def _version_before(file: Path) -> int:
+    """The version of the weights that are replaced; 0: there are none."""
+    if not file.exists():
+        return 0
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["version"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{file} exists and holds no weights: name another file") from error
