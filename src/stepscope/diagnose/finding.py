@@ -224,6 +224,8 @@ class Waste(Finding):
     """The summary."""
     in_turns: bool = False
     """Whether in each step another rank loses it, and the others wait for that one."""
+    one_source: bool = False
+    """Whether ranks wait for a source that they share, always the same ones for longest."""
     holds_gil: bool = False
     """Whether a helper thread holds the GIL, so that whatever its ranks run takes longer."""
 

@@ -75,8 +75,13 @@ def _waits_for_gil(one: Waste, other: Finding) -> bool:
 
 def _has_its_turn(one: Waste, other: Finding) -> bool:
     """Whether another finding is only the turn of its ranks in a loss that all ranks cause in
-    turns."""
-    if not (one.in_turns and isinstance(other, Slowdown) and one.steps and other.steps):
+    turns, or their place in a queue that all ranks stand in."""
+    if not (
+        (one.in_turns or one.one_source)
+        and isinstance(other, Slowdown)
+        and one.steps
+        and other.steps
+    ):
         return False
     within = one.steps[0] <= other.steps[0] and other.steps[1] <= one.steps[1]
     return within and other.cause == one.cause and _whole(other) < _whole(one)

@@ -21,14 +21,16 @@ import numpy as np
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds, unusual_bits
+from stepscope.diagnose.detect.one_source import begin_of, queue_of
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Floats, Mask
+from stepscope.window import Floats, Ints, Mask
 
 HANDOVER_NS = 2e6
 """A batch that a worker has ready still has to be taken from its queue and unpickled, which no
@@ -72,6 +74,8 @@ class SharedLoading:
             and (_is_usual(job, longest, turns) and _in_turns(own[loads], turns))
         ):
             yield _found_in_turns(job, turns, int(loads.sum()))
+        elif turns is not None and (queue := queue_of(job, own, turns)).size:
+            yield _found_in_queue(job, own, turns, queue)
         elif part is not None:
             typical = waste.loss_of(job, stats.column_median(own[loads]), part)
             yield _found(job, waste.costing(job, part, typical), loads)
@@ -130,6 +134,25 @@ def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
         job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), DATA_LOAD
     )
     return replace(found, in_turns=True)
+
+
+def _found_in_queue(job: Observed, own: Floats, part: waste.Stretch, queue: Ints) -> Waste:
+    """The finding about one source that many wait for. It accuses none of them."""
+    first = begin_of(own, part)
+    part = replace(part, first=first)
+    means = np.nanmean(own[queue, first : part.stop], axis=1) / 1e6
+    says = (
+        f"{queue.size} of {len(own)} ranks wait for data from step {job.line.steps[first]}, "
+        "some longer than others: a source that they share is slow"
+    )
+    detail = (
+        f"{name_ranks(tuple(job.line.ranks[np.sort(queue)].tolist()))} began to wait in the same "
+        f"step, for {means[-1]:.1f} to {means[0]:.1f} ms, like places in a queue"
+    )
+    found = waste.found(
+        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), DATA_LOAD
+    )
+    return replace(found, one_source=True)
 
 
 def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:
