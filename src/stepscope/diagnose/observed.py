@@ -25,9 +25,11 @@ from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.patterns import Patterns, read_patterns
 from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
+from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
+from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.trace import TABLES
 from stepscope.window import NULL, Floats, Ints, Mask, Window
 
@@ -198,6 +200,13 @@ class Observed:
     def patterns(self) -> tuple[Patterns, ...]:
         """What functions did in each window of profiling; none where nobody profiled."""
         return read_patterns(self.window, self.line)
+
+    @cached_property
+    def roles(self) -> list[Ints]:
+        """The rows of ranks that run the same program; all of them in most jobs, and in pipelines,
+        whose stages are parts of one program."""
+        everybody = np.arange(len(self.line.ranks))
+        return [everybody] if is_staged(self.window) else roles(self.window)
 
     @cached_property
     def _equals(self) -> list[Ints]:

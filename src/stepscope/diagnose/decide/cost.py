@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
+from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.on_devices import on_devices
@@ -250,6 +251,8 @@ class _Healing:
     def _replayed_ns(self, savings: Savings) -> Floats:
         assert self._replay is not None and self._shrinking is not None
         graph = self._replay.graph
+        if self._chain is not None:
+            return self._chain.saved_ns(*self._shrinking.saved(savings)).astype(np.float64)
         done = self._replay.finish_ns(*self._shrinking.saved(savings))
         before, after = _last(graph, graph.finish_ns), _last(graph, done)
         return np.where(before == NULL, 0, before - after).astype(np.float64)
@@ -258,10 +261,19 @@ class _Healing:
     def _replay(self) -> Replay | None:
         rows = np.unique([row for row, _ in self.savings])
         graph = graph_about(self.job, rows) if rows.size else None
-        if graph is None or not _connects(self.job, graph):
+        if graph is None or not connects(self.job, graph):
             return None
         replay = Replay.of(graph)
         return replay if replay.replayed >= CONNECTED else None
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        """Steps one after another, where ranks have several roles; None where all do the same, and
+        where clocks disagree so much that steps seem to wait for each other."""
+        if self._replay is None or len(self.job.roles) < SEVERAL:
+            return None
+        chain = Chain.of(self._replay.graph)
+        return chain if chain.replay.replayed >= CONNECTED else None
 
     @cached_property
     def _shrinking(self) -> Shrinking | None:
@@ -270,7 +282,7 @@ class _Healing:
         return Shrinking.of(self.job, self._replay.graph, sorted({row for row, _ in self.savings}))
 
 
-def _connects(job: Observed, graph: StepGraph) -> bool:
+def connects(job: Observed, graph: StepGraph) -> bool:
     """Whether the graph shows who waits for whom: its operators have all of their members.
 
     Where the peers of sends are unknown, or members were not recorded, nobody in it seems to wait

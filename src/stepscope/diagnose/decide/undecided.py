@@ -12,6 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.decide.absent import waiting_for_absent
 from stepscope.diagnose.decide.always_late import always_late
+from stepscope.diagnose.decide.cost import connects
 from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.finding import Ledger
@@ -25,15 +26,17 @@ FEW_STEPS = 10
 """In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
+ROLES = 2
+"""Roles of a job of which one waits for the other. A definition."""
 HALF = 0.5
 """Of a step may be waiting that nobody measured. Our choice."""
 
 
 def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
-    return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known) or always_late(job, MOST_UNEXPLAINED)
-            or _too_brief(job))  # fmt: skip
+    return (_unaccounted(job, settings) or _between_roles(job)
+            or waiting_for_absent(job, (), MOST_UNEXPLAINED) or _unexplained(job, known)
+            or always_late(job, MOST_UNEXPLAINED) or _too_brief(job))  # fmt: skip
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -67,6 +70,21 @@ def _hidden(job: Observed) -> str:
     if known >= HALF:
         return ""
     return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"
+
+
+def _between_roles(job: Observed) -> str:
+    """The same for a job whose ranks have several roles and mostly wait, where nobody recorded for
+    whom: a slow rank of one role then looks like the program of the others."""
+    if len(job.roles) < ROLES or (job.graph is not None and connects(job, job.graph)):
+        return ""
+    period = np.where(job.line.period_ns > 0, job.line.period_ns, np.nan)
+    known = stats.median((job.total / period)[:, job.line.warm_up :])
+    if known >= HALF:
+        return ""
+    return (
+        f"ranks of {len(job.roles)} roles wait for each other for {100 * (1 - known):.0f} % of a "
+        "step, and nothing recorded shows for whom"
+    )
 
 
 def _unexplained(job: Observed, known: Ledger | None) -> str:

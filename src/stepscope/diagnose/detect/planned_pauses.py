@@ -1,9 +1,10 @@
 """Long steps that are by design, such as checkpoints and evaluations, and show no schedule yet.
 
-`step_time.scheduled` recognises what recurs every so many steps, but not the first one. Two things
-show it: all ranks together pause between two steps, where frameworks save and evaluate, and not
-within a step; or stacks show that a rank saves or evaluates at that time. A rank that alone is late
-in most of these steps is still a suspect, unless it saves and logs for all (`habits`).
+`step_time.scheduled` recognises what recurs every so many steps, but not the first one. Three
+things show it: all ranks together pause between two steps, where frameworks save and evaluate, and
+not within a step; or stacks show that a rank saves or evaluates at that time; or several ranks run
+a phase together that the others never run. A rank that alone is late in most of these steps is
+still a suspect, unless it saves and logs for all (`habits`).
 Cannot see: a fault that stalls all ranks alike between steps; it is taken for a checkpoint.
 """
 
@@ -69,6 +70,22 @@ def pauses_of_all(job: Observed, steps: Iterable[int]) -> dict[int, float]:
     return dict(zip(sorted(steps), beyond[columns].tolist(), strict=True))
 
 
+def _by_some_ranks(job: Observed, columns: Ints) -> Mask:
+    """Which long steps are long because of a rare phase that several ranks run together by design,
+    and the others never run (`views.roles`): nobody but these has a time in it."""
+    line, long = job.line, np.zeros(columns.size, np.bool_)
+    beyond = line.job_period_ns[columns] - line.typical_ns
+    for own in job.own.own:
+        ranks = np.isfinite(own).any(axis=1)
+        spent = np.nan_to_num(own[ranks])
+        if not 1 < spent.shape[0] < len(own) or (spent > 0).any(axis=0).mean() > RARE:
+            continue
+        usual = np.median(spent, axis=0)
+        here = np.maximum(usual[columns], usual[np.maximum(columns - 1, 0)])
+        long |= here >= MOSTLY * beyond
+    return long
+
+
 def _of_one_rank(job: Observed, columns: Ints) -> Mask:
     """Which long steps are long because of one rank, if it is the same one in most of them and has
     no duties at these steps."""
@@ -86,10 +103,11 @@ def _of_one_rank(job: Observed, columns: Ints) -> Mask:
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:
     """Which long steps, given by their columns, are planned pauses of the job."""
+    planned = _by_some_ranks(job, columns)
     if columns.size > max(RARE * len(job.line.steps), 1):
-        return np.zeros(columns.size, np.bool_)
-    between = _between_steps(job, columns)
-    return between if samples is None else between | _while_saving(job, samples, columns)
+        return planned
+    planned |= _between_steps(job, columns)
+    return planned if samples is None else planned | _while_saving(job, samples, columns)
 
 
 def _between_steps(job: Observed, columns: Ints) -> Mask:

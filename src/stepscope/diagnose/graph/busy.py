@@ -21,6 +21,9 @@ from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Union, Window, union
 
+LAST_MOMENT_NS = 2 * AT_ONCE_NS
+"""An operator ended with a phase if no more than this lay between. Resolution of recorded times."""
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -108,9 +111,19 @@ def busy(window: Window, place: Callable[[Table], Ints], axis: Axis) -> Union | 
 
 def _spans(window: Window, rows: Table) -> tuple[Ints, Ints]:
     """Start and end, without the waiting at the end. From passes that may also have waited earlier,
-    only the last moment is removed: an operator that ended with such a pass had blocked it."""
-    start, end = rows.ints("start_ns"), rows.ints("start_ns") + rows.ints("duration_ns")
-    return start, end - waited_at_end(window, rows)
+    and from phases whose waiting nobody measured, only the last moment is removed: an operator that
+    ended with such a phase had blocked it."""
+    start, lasted = rows.ints("start_ns"), rows.ints("duration_ns")
+    waited = waited_at_end(window, rows)
+    unknown = _may_have_waited(rows) & (lasted > LAST_MOMENT_NS)
+    return start, start + lasted - np.where(unknown, LAST_MOMENT_NS, waited)
+
+
+def _may_have_waited(rows: Table) -> Mask:
+    """Phases whose waiting was not measured."""
+    if not rows.has("phase"):
+        return np.zeros(len(rows), np.bool_)
+    return rows.ints("wait_ns") == NULL if rows.has("wait_ns") else np.ones(len(rows), np.bool_)
 
 
 def waited_at_end(window: Window, rows: Table) -> Ints:
@@ -120,7 +133,7 @@ def waited_at_end(window: Window, rows: Table) -> Ints:
     waited: Ints = np.maximum(rows.ints("wait_ns"), 0)  # null is negative
     within = window.job.groups_of_kind(*WITHIN_PASSES)
     if any(len(group.ranks) > 1 for group in within):
-        waited = np.minimum(waited, 2 * AT_ONCE_NS)
+        waited = np.minimum(waited, LAST_MOMENT_NS)
     return waited
 
 

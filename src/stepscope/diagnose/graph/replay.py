@@ -68,6 +68,11 @@ class Replay:
         done[early] = again[early]
         return done
 
+    def finish_linked_ns(self, saved: Ints, saved_at_end: Ints) -> Ints:
+        """The same for a graph whose steps follow one another, so that nothing lies between."""
+        nothing = np.zeros_like(saved)
+        return self._finished(saved, saved_at_end, nothing, nothing)
+
     @cached_property
     def _between_steps(self) -> tuple[Ints, Ints]:
         """Rows of operators that are in an earlier step of other ranks, and the lanes of these."""

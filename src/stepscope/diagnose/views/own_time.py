@@ -36,6 +36,7 @@ from stepscope.diagnose.views.hidden_waits import (
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
+from stepscope.diagnose.views.roles import together_by_design
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
     BETWEEN,
@@ -111,7 +112,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
     busy = np.maximum(np.subtract(rows.duration, waits, out=waits), 0, out=waits)
-    own = dict(zip(names, _in_all_steps(rows, rows.grids(busy, names), names), strict=True))
+    own = dict(zip(names, _in_all_steps(rows, _of_cells(rows, busy, names), names), strict=True))
     del waits, busy  # one value for each row: large
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
@@ -138,17 +139,43 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
 
+def _of_cells(rows: PhaseRows, busy: Floats, names: list[str]) -> Floats:
+    """Own times, `[phase, rank, step]`; NaN if unknown.
+
+    Of several passes in a step, the last one may wait for all gradients, for an unknown time. Where
+    so in most steps, the own time is that of the other passes: equally many of each rank.
+    """
+    own = rows.grids(busy, names)
+    known = np.isfinite(busy)
+    entered = rows.entered(names)
+    for at, name in enumerate(names):
+        if not entered[at].any() or np.isfinite(own[at][entered[at]]).mean() >= MOSTLY:
+            continue
+        count = rows.grids(known.astype(np.float64), [name])[0]
+        part = rows.grids(np.where(known, busy, 0.0), [name])[0]
+        usual = np.nanmedian(count)
+        own[at] = np.where((count == usual) & (usual > 0), part, np.nan)
+    return own
+
+
 def _in_all_steps(rows: PhaseRows, own: Floats, names: list[str]) -> Floats:
     """Own times, `[phase, rank, step]`: 0 in steps in which a rank was in other phases and not in
-    one that most steps do without (saving, evaluation)."""
+    one that most steps do without (saving, evaluation). If some ranks run it together by design,
+    the others never do this work, and theirs stays unknown."""
     if not names:
         return own
     entered = rows.entered(names)
     rare = np.flatnonzero(entered.any(axis=1).mean(axis=1) < MOSTLY)
     present = rows.entered(list(rows.names.values)).any(axis=0)
     for at in rare:
-        own[at][present & ~entered[at]] = 0.0
+        own[at][present & ~entered[at] & _may_run(entered[at])] = 0.0
     return own
+
+
+def _may_run(entered: Mask) -> Mask:
+    """`[rank, 1]`: which ranks a rare phase is compared with, where they do not run it."""
+    planned = together_by_design(entered)
+    return (planned if planned.any() else ~planned)[:, None]
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:

@@ -1,5 +1,5 @@
 """Peers: which ranks are compared. Only ranks in the same parallel role do equal work (ARGUS,
-table 3)."""
+table 3), and only those that run the same program (`roles`); in pipelines stages tell that."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepscope.diagnose.views.roles import with_roles
 from stepscope.window import Ints, Window
 
 EQUAL_WORK = ("dp", "edp", "world", "other", "tp", "mp", "cp")
@@ -23,8 +24,14 @@ def is_expert(phase: str | None) -> bool:
 
 def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
     """Groups of ranks that are peers in a phase, as grid rows (indices of `window.ranks`)."""
-    at = {rank: row for row, rank in enumerate(window.ranks)}
     staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+    declared = _declared(window, phase, staged)
+    return declared if staged else with_roles(window, declared)
+
+
+def _declared(window: Window, phase: str | None, staged: bool) -> list[Ints]:
+    """The same by process groups alone."""
+    at = {rank: row for row, rank in enumerate(window.ranks)}
     for kind in EXPERT_WORK if is_expert(phase) else EQUAL_WORK:
         if kind == "world" and staged:
             continue
