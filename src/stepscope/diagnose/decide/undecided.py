@@ -75,7 +75,9 @@ def _hidden(job: Observed) -> str:
 def _between_roles(job: Observed) -> str:
     """The same for a job whose ranks have several roles and mostly wait, where nobody recorded for
     whom: a slow rank of one role then looks like the program of the others."""
-    if len(job.roles) < ROLES or (job.graph is not None and connects(job, job.graph)):
+    if not len(job.line.steps) or len(job.roles) < ROLES:
+        return ""
+    if job.graph is not None and connects(job, job.graph):
         return ""
     period = np.where(job.line.period_ns > 0, job.line.period_ns, np.nan)
     known = stats.median((job.total / period)[:, job.line.warm_up :])
