@@ -214,6 +214,8 @@ class Regression(Finding):
     gradual: Span | None = None
     """The first and the last step of a rise that took many steps; None: steps became longer at
     once."""
+    phases: tuple[str, ...] = ()
+    """Where every rank takes longer, and may wait for something that was not recorded."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stepscope.diagnose.numeric.two_speeds import slow_side
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
+from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.cycle import Cycle, find_cycle
@@ -61,6 +62,11 @@ class Observed:
     @cached_property
     def line(self) -> Timeline:
         return timeline(self.window)
+
+    @cached_property
+    def asynchronous(self) -> bool:
+        """Whether ranks do not wait for each other, so that a slow one costs only its own steps."""
+        return is_asynchronous(self.window, self.line)
 
     @cached_property
     def own(self) -> OwnTime:

@@ -47,6 +47,7 @@ from stepscope.diagnose.detect.unsteady import StepTimes
 from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
 from stepscope.diagnose.detect.venustrace import VenusTrace
+from stepscope.diagnose.detect.world_change import WorldChange
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.explain.function import Collecting, Compilation, SlowerFunction
@@ -102,7 +103,7 @@ EVERYONE: tuple[Detector, ...] = (
 WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
 PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
-RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss())
+RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss(), WorldChange())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
 
 DETECTORS: tuple[Detector, ...] = (

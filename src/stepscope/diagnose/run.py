@@ -22,6 +22,7 @@ from stepscope.diagnose.decide.absent import (
     waiting_for_absent,
     worded,
 )
+from stepscope.diagnose.decide.alone import at_most
 from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.confidence import with_confidence
@@ -90,7 +91,8 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.shown import NO_SERIES, RankPhase, StepSeries
 from stepscope.diagnose.suspect import Suspect
-from stepscope.window import Floats, Window
+from stepscope.diagnose.views.asynchronous import step_ns
+from stepscope.window import Floats, Ints, Window
 
 HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
@@ -274,7 +276,7 @@ class _Search:
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
         """Keeps findings that cost enough; the others are let go."""
-        weighed = [rules.weighed(one) for one in found]
+        weighed = [rules.weighed(at_most(self.job, one)) for one in found]
         kept = [one for one in weighed if one.costs_enough]
         self.blamed += kept
         self.let_go += [one for one in weighed if not one.costs_enough]
@@ -399,6 +401,8 @@ def _verdicts(
 def _ledger(
     job: Observed, series: StepSeries, verdicts: Sequence[Verdict], blamed: Sequence[Finding]
 ) -> Ledger | None:  # fmt: skip
+    if job.asynchronous:
+        series = _series_of(job.line.steps, step_ns(job.line))
     planned, slowed = planned_steps(job), _slowed_by_culprits(job, blamed)
     return ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
                   pauses_of_all(job, planned & slowed))  # fmt: skip
@@ -439,8 +443,11 @@ def _steps(job: Observed) -> Span | None:
 
 
 def _series(job: Observed) -> StepSeries:
-    period = np.nan_to_num(job.line.job_period_ns)
-    return StepSeries(tuple(map(int, job.line.steps)), tuple(map(int, period)))
+    return _series_of(job.line.steps, job.line.job_period_ns)
+
+
+def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:
+    return StepSeries(tuple(map(int, steps)), tuple(map(int, np.nan_to_num(took_ns))))
 
 
 def _rank_phases(job: Observed) -> Iterator[RankPhase]:

@@ -23,6 +23,9 @@ simulator."""
 LEAST_COST_OF_PAUSES = 0.1
 """A profiler trace is so short that any process may pause in it: a rank's pauses must cost what a
 job may lose without a reason before it is no longer called healthy (`run`). Contract."""
+LEAST_COST_ALONE = 0.1
+"""Of its own steps that a rank must lose for which nobody waits: a job may lose as much before it
+is no longer called healthy. Contract."""
 
 SCORE, HIGHEST_SCORE = 0.7, 0.98
 SCORE_PER_SIGMA, MOST_SIGMAS = 0.04, 4.0

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
+from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.chain import Chain
@@ -82,7 +83,13 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     is not known how long receives lasted, or, without known stages, from whom, in which others wait
     there. Losses keep their sign until they are summed: noise must cancel and not add up. Transient
     slowdowns need no replay, because there are steps without them.
+
+    Where ranks do not wait for each other, each culprit costs its own part of the steps (`alone`).
     """
+    if job.asynchronous:
+        parts = [among_spikes(job, one) if one.spikes else one.columns for one in culprits]
+        nothing = np.zeros(len(job.line.steps))
+        return Cost(nothing, lost_by(job, culprits, parts), (None,) * len(culprits))
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
     alone = len(job.window.job.groups_of_kind("pp")) == 1
@@ -92,15 +99,15 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
-    parts = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
-             else _lost_by(healing, one, culprits, lost, limit)
-             for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
+    shares = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
+              else _lost_by(healing, one, culprits, lost, limit)
+              for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
     for one in culprits:
         if one.spikes:
             lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
-    return Cost(lost, tuple(parts), late)
+    return Cost(lost, tuple(shares), late)
 
 
 def _lost_by(

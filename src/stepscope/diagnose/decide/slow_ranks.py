@@ -26,6 +26,7 @@ from stepscope.diagnose.thresholds import (
     HIGHEST_SCORE,
     LATE_BONUS,
     LEAST_COST,
+    LEAST_COST_ALONE,
     LEAST_COST_IN_GAPS,
     LEAST_COST_OF_PAUSES,
     LEAST_COST_ONCE,
@@ -94,12 +95,12 @@ def _slowdown(
     }  # fmt: skip
     return replace(
         found, cause=reason.cause, phase=phase, kernels=reason.kernels,
-        detail=_detail(suspect) + _at_least(job, suspect),
+        detail=_detail(suspect) + _at_least(job, suspect) + _alone(job),
         function=chosen.function, slowdown=chosen.slowdown or suspect.slowdown,
         lost_fraction=share, least_fraction=least, score=_score(suspect, lag, reason),
         values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
         of_steps=suspect.stop - suspect.first, clock=clock, extent=extent, of_gpu=chosen.of_gpu,
-        beside=chosen.beside,
+        beside=chosen.beside, victims=0 if job.asynchronous else found.victims,
         columns=frozenset(np.arange(len(line.steps))[suspect.columns].tolist()),
         has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
         lost_of=_lost_of(job, suspect),
@@ -146,6 +147,12 @@ def _at_least(job: Observed, suspect: Suspect) -> str:
     )
 
 
+def _alone(job: Observed) -> str:
+    if not job.asynchronous:
+        return ""
+    return "; ranks do not wait for each other here, so the others lose nothing by it"
+
+
 def _arrives_last(lag: float | None) -> tuple[Decision, ...]:
     return () if lag is None else (rules.arrives_last(lag, "all suspects together"),)
 
@@ -159,8 +166,11 @@ def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
 
     What may be noise, or a duty of the rank, must cost more, unless its cause was measured; alone
     only the first and the last rank have duties. Traces have gaps between operators within and
-    outside of phases, so all count alike there.
+    outside of phases, so all count alike there. A rank that nobody waits for has to lose enough of
+    its own steps, whatever part of the job's these are.
     """
+    if job.asynchronous:
+        return LEAST_COST_ALONE / len(job.line.ranks)
     if job.window.table("host_ops") is not None:
         return LEAST_COST_OF_PAUSES if suspect.alone and not proven else LEAST_COST
     if suspect.spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:

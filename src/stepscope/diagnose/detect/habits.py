@@ -26,13 +26,14 @@ MOSTLY = 0.5
 MOST = 0.05
 """Share of the time that a duty of the last rank may take, as a single long spike may. Our
 choice."""
-MOST_IN_DOZENS = 0.1
-"""The same of one that recurs at dozens of steps: above that no plan excuses it (contract)."""
+MOST_PLANNED = 0.1
+"""The same of one that recurs at dozens of steps, or of the first rank's between two phases: above
+that no plan excuses it (contract)."""
 
 
 def habits(
     steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None,
-    duties: bool = True, beside: bool = False, named: bool = False,
+    duties: bool = True, beside: bool = False, named: bool = False, within: bool = False,
 ) -> Mask:  # fmt: skip
     """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
@@ -42,6 +43,7 @@ def habits(
         duties: whether the first and the last rank may have some of their own.
         beside: whether the last rank may take any time, beside training.
         named: whether the phase is named for saving or evaluation, so that no schedule is needed.
+        within: whether it is between two phases, where nobody saves.
     """
     found = np.zeros(hit.shape, np.bool_)
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
@@ -51,12 +53,19 @@ def habits(
             found[row, slots] = True
         if duties and row in (0, len(hit) - 1):
             duty = at if named else at[_at_intervals(steps[at], steps, is_round)]
-            if share is None or beside or row == 0 or share[row, duty].sum() <= MOST:
+            if share is None or share[row, duty].sum() <= _most(row, beside, within):
                 found[row, duty] = True
             dozens = at[_at_intervals(steps[at], steps, _is_dozens)]
-            if share is not None and share[row, dozens].sum() <= MOST_IN_DOZENS:
+            if share is not None and share[row, dozens].sum() <= MOST_PLANNED:
                 found[row, dozens] = True
     return found
+
+
+def _most(row: int, beside: bool, within: bool) -> float:
+    """The share of usual steps' time that duties of the first or the last rank may take."""
+    if beside or (row == 0 and not within):
+        return np.inf
+    return MOST_PLANNED if row == 0 else MOST
 
 
 def _is_dozens(interval: int) -> bool:

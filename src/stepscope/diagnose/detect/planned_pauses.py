@@ -121,11 +121,15 @@ def _between_steps(job: Observed, columns: Ints) -> Mask:
 
 
 def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
-    saves = samples.within(lambda name: name.lower().startswith(SAVING))
     at = job.line.column_at(samples.time_ns)
-    saving = np.where(saves, samples.weight, 0.0)
+    saving = np.where(saves(samples), samples.weight, 0.0)
     return np.array([_share(samples, saving, at == column) >= MEANWHILE for column in columns],
                     np.bool_)  # fmt: skip
+
+
+def saves(samples: Samples) -> Mask:
+    """Which samples show a rank saving or evaluating, by names of functions."""
+    return samples.within(lambda name: name.lower().startswith(SAVING))
 
 
 def _share(samples: Samples, saving: Floats, inside: Mask) -> float:

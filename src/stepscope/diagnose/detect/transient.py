@@ -110,6 +110,8 @@ class Series:
     """Whether it is beside training, where a duty may take any time."""
     named: bool = False
     """Whether the phase is named for saving or evaluation, where a duty needs no schedule."""
+    within: bool = False
+    """Whether it is the time between two phases of a step, in which nobody saves."""
 
 
 def spiking_ranks(
@@ -232,7 +234,8 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
     share = excess / max(series.period_ns * series.own.shape[1], 1.0)
-    by_design = habits(series.steps, hit, units, share, series.duties, series.beside, series.named)
+    by_design = habits(series.steps, hit, units, share, series.duties, series.beside,
+                       series.named, series.within)  # fmt: skip
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 

@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 
 from stepscope.diagnose.detect.period_source import is_beside_training
+from stepscope.diagnose.detect.planned_pauses import MOSTLY, saves
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks, weighty_ranks
@@ -26,9 +27,9 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE
+from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD
-from stepscope.window import Floats
+from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated. Our simulator."""
@@ -82,12 +83,24 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
         series = Series(
             own[:, at], job.groups(phase), job.line.steps[at], job.line.begins_ns[at],
             stats.median(job.line.job_period_ns[at]), counted[:, at],
-            not _is_work(phase), _is_beside(phase), is_beside_training(phase),
+            not _is_work(phase), _is_beside(phase), is_beside_training(phase), phase == GAPS,
         )  # fmt: skip
         lonely = phase not in BY_DESIGN and not is_brief(job)
         duties = phase != BACKWARD
         for one in spiking_ranks(series, units, tests, lonely, duties):
-            yield replace(one, columns=tuple(at[list(one.columns)].tolist()))
+            columns = at[list(one.columns)]
+            if not (phase == GAPS and _saves(job, one.row, columns)):
+                yield replace(one, columns=tuple(columns.tolist()))
+
+
+def _saves(job: Observed, row: int, columns: Ints) -> bool:
+    """Whether the first rank mostly saves or evaluates in these steps, as its stacks show."""
+    samples = job.samples
+    if row or samples is None:
+        return False
+    inside = np.isin(job.line.column_of(row, samples.time_ns), columns) & (samples.row == row)
+    whole, saving = samples.weight[inside], samples.weight[inside & saves(samples)]
+    return bool(saving.sum() > MOSTLY * whole.sum())
 
 
 def _in_steps(job: Observed) -> Floats:

@@ -194,11 +194,19 @@ def _of_slowness(finding: Finding) -> str:
     return SLOW[finding.cause]
 
 
+SHARED_SERVICE = (
+    "look at what all ranks use in {phases}: a parameter server, storage or another service, the "
+    "network to it, and how much data they move there"
+)
+
+
 def _of_rise(finding: Regression) -> str:
     if finding.exposed is not None:
         return EXPOSED
     if finding.of_gpu:
         return OTHER_GPU_PROCESSES
+    if finding.phases:
+        return SHARED_SERVICE.format(phases=" and ".join(finding.phases))
     return UNEVEN if finding.cause == "load_imbalance" else SLOW[finding.cause]
 
 

@@ -123,6 +123,8 @@ def _everyones_summary(finding: Regression) -> str:
     elif finding.exposed is not None:
         who = finding.phase or "computing"
         text += f", because {who} waits for {finding.exposed} between replicas"
+    elif finding.phases:
+        text += f", most of it in {' and '.join(finding.phases)}"
     elif finding.phase is not None:
         text += f", most of it in {finding.phase}"
     if finding.gradual is not None:

@@ -5,8 +5,9 @@ Paper: ARGUS (2026), L1 and case study 1, finds such a regression and leaves its
 What differs: the rise is compared with what rose at the same time (`rise`). Pauses, a function in
 the stacks of most ranks, communication that lost its overlap (`exposed`) and unequal work
 (`uneven`) are direct evidence: they count however small the rise is, and where devices hide what
-hosts do. Where nothing was recorded that distinguishes code from a busy machine, only a rise well
-beyond the noise is worth a verdict.
+hosts do. Where all ranks take longer in phases that may contain waiting, these are named, without a
+cause (`phases`). Where nothing was recorded that distinguishes code from a busy machine, only a
+rise well beyond the noise is worth a verdict.
 Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare with a baseline).
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.phases import grown_phases
 from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
 from stepscope.diagnose.detect.step_time import (
@@ -148,7 +150,7 @@ def find_everyones(
     rise = shared_rise(job, change, culprits)
     reason = _shown(job, samples, rise, change, culprits)
     if reason is None and change.ratio >= LEAST_RISE:
-        reason = _inferred(job, rise, change)
+        reason = _inferred(job, rise, change) or _in_phases(job, change)
     return None if reason is None else _finding(job, change, rise, reason)
 
 
@@ -167,6 +169,8 @@ class _Reason:
     """The operator that computing waits for."""
     of_gpu: bool = False
     """Whether other processes compute on the devices."""
+    phases: tuple[str, ...] = ()
+    """Where all ranks take longer, and may wait for something that was not recorded."""
 
 
 def _shown(
@@ -289,6 +293,15 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     return _of_everything(job, rise, change)
 
 
+def _in_phases(job: Observed, change: StepChange) -> _Reason | None:
+    """Phases with waiting in which every rank takes longer: a slow server, or a slow network."""
+    found = grown_phases(job, change)
+    if found is None or change.ratio < _least_unexplained(job, change):
+        return None
+    return _Reason("unknown", GRADUAL_SCORE, found.phases[0], None, f"; {found.says}",
+                   phases=found.phases)  # fmt: skip
+
+
 def _of_everything(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """A rise of which nothing shows the cause: of the job if several hosts share it, else a
     suspicion if it is large."""
@@ -371,7 +384,7 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         lost_fraction=_share_of_steps(job, change),
         devices=all_hosts(job.window) if reason.of_gpu else (),
         victims=0, split=change.split, measured=reason.shown, exposed=reason.exposed,
-        of_gpu=reason.of_gpu,
+        of_gpu=reason.of_gpu, phases=reason.phases,
         values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
                 "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
                 "transfer_ns": rise.transfer_ns, "shown": reason.shown,
