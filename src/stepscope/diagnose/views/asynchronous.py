@@ -5,9 +5,9 @@ on at their own speed. What counts there is how many steps all ranks together do
 rank lowers that by what it takes longer itself, and by nothing of its peers'.
 
 Ranks that meet in every step are never more than a step apart. So a rank that falls behind by
-several steps, and stays behind, shows that nobody waits for it. Sampled times of the first and the
-last quarter are compared: between two of its meetings a rank may be late for a moment. Clocks of
-hosts drift as well, but less.
+several steps, and stays behind, shows that nobody waits for it. Medians of the first and the last
+quarter are compared: between two of its meetings a rank may be late for a moment. Clocks of hosts
+drift as well, but less.
 Paper: none. Cost: two medians of `[rank, step]`.
 Cannot see: whether ranks meet that are all equally fast, which makes no difference; ranks that meet
 less often than in the recorded steps.
