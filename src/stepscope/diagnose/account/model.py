@@ -13,12 +13,14 @@ Cost: linear in ranks and steps. Cannot see: overlap of communication, interleav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.peers import replicas, stages
+from stepscope.diagnose.views.unnamed import KERNELS
 from stepscope.window import Floats, Ints
 
 
@@ -29,7 +31,7 @@ class Model:
     stage: Ints
     """By row of the grid, the index in its pipeline."""
     replica: Ints
-    microbatches: int
+    microbatches: float
 
     @classmethod
     def of(cls, job: Observed) -> Model:
@@ -40,7 +42,8 @@ class Model:
                 stage[row[rank]] = at
         for at, ranks in enumerate(replicas(job.window)):
             replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
-        return cls(stage, replica, _microbatches(job))
+        model = cls(stage, replica, _microbatches(job))
+        return model if model.microbatches > 1 or not model.staged else _as_long_as(job, model)
 
     @property
     def staged(self) -> bool:
@@ -62,6 +65,24 @@ class Model:
         m = self.microbatches
         each = ((m - 1) * work.max(axis=1) + work.sum(axis=1)) / m
         return np.asarray(each.max(axis=0))
+
+
+def _as_long_as(job: Observed, model: Model) -> Model:
+    """The same with as many microbatches as measured steps require at least.
+
+    What a rank of the slowest stage does not compute in a step, it waits, moves data, or stands in
+    the bubble of the other stages' work on one microbatch. The bubble is no longer than all of it.
+    Only of kernels that compute it is known that no waiting is in them.
+    """
+    if KERNELS not in job.own.phases:
+        return model
+    own, period = job.total[:, job.line.warm_up :], job.line.job_period_ns[job.line.warm_up :]
+    levels = stats.row_medians(own)
+    stages = np.array([stats.median(levels[rows]) for rows in model.stages])
+    rest = stats.median(period) - stages.max()
+    if not rest > 0:
+        return model
+    return replace(model, microbatches=max(float((stages.sum() - stages.max()) / rest), 1.0))
 
 
 def _microbatches(job: Observed) -> int:

@@ -19,11 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.by_stalls import stalls
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
-from stepscope.diagnose.detect.straggler_brief import SEVERAL
+from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
 from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer_kernels
@@ -35,8 +36,9 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, score
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
+from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import GAPS, KERNELS, OUTSIDE
 from stepscope.trace import DATA_LOAD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints
 
@@ -49,8 +51,6 @@ MOST_ENDED = 0.5
 ONE_KERNEL_SCORE = 0.45
 """At most, if one kernel alone took longer in a single step, which may be over: a suspect. Our
 choice."""
-OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
-"""Words in the names of kernels that the passes do not run."""
 
 
 class KernelStragglers:
@@ -96,7 +96,7 @@ def _covered(job: Observed) -> bool:
     Of a single step they do not: a moment's delay looks the same there, while each kernel has run
     many times.
     """
-    return not _is_single_step(job) and bool(set(job.own.phases) - set(BESIDE_PASSES))
+    return not _is_single_step(job) and bool(set(job.own.phases) - {*BESIDE_PASSES, KERNELS})
 
 
 def _is_single_step(job: Observed) -> bool:
@@ -117,11 +117,24 @@ def _ends_known(job: Observed) -> bool:
 def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
     spent = known.spent_ns(is_computing)
     found = [_of_rank(job, known, one) for one in slower(spent, job.groups(None), known.ranks)
-             if int(job.line.ranks[one.row]) not in named]  # fmt: skip
+             if int(job.line.ranks[one.row]) not in named
+             and _in_single_steps(job, known, one)]  # fmt: skip
     if _is_single_step(job):
         return [one if _is_several(one) else replace(one, score=min(one.score, ONE_KERNEL_SCORE))
                 for one in found]  # fmt: skip
     return [one for one in found if _is_several(one)]
+
+
+def _in_single_steps(job: Observed, known: Recorded, one: Slower) -> bool:
+    """Whether most single steps show half the effect, where they are known: one long step among
+    few makes a window long, and is a moment."""
+    if not known.columns.size or KERNELS not in job.own.phases or _is_single_step(job):
+        return True
+    first, stop = _columns(job, known, one)
+    excess = job.excess_of(KERNELS, one.row)[first:stop]
+    own = job.own.own[job.own.phases.index(KERNELS), one.row, first:stop]
+    high = excess > math.expm1(one.effect / 2) * (own - excess)
+    return bool(high[np.isfinite(excess)].mean() >= PERSISTENCE)
 
 
 def _is_several(finding: Slowdown) -> bool:
@@ -136,7 +149,8 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
     cause = _cause(job, known, group, one) if lengthened else "load_imbalance"
     first, stop = _columns(job, known, one)
-    lost_fraction = min(excess_ns / float(known.length_ns[windows].sum()), 1.0)
+    lost_ns = _lost_ns(job, known, one, excess_ns)
+    lost_fraction = min(lost_ns / float(known.length_ns[windows].sum()), 1.0)
     least = LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE
     extent, clock = (
         _extent(known, group, one.row, windows),
@@ -153,7 +167,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
         KernelStragglers.name, cause, detail, (int(job.line.ranks[one.row]),),
         kernels=tuple(dict.fromkeys(one.kernel for one in found)),
         steps=job.line.span(first, stop) if stop > first else None,
-        time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
+        time_ns=_time(job, known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
         lost_fraction=lost_fraction, least_fraction=least, score=_sure(one), values=values,
         supporting=(evidence_of(found),) if found else (), clock=clock, extent=extent,
         columns=frozenset(windows.tolist()), costs_alone=True, has_onset=one.first > 0,
@@ -161,11 +175,25 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     )  # fmt: skip
 
 
+def _lost_ns(job: Observed, known: Recorded, one: Slower, excess_ns: float) -> float:
+    """What a slow rank costs in all: its excess, less what waits in the bubbles of a pipeline of
+    which it is known how often stages take turns."""
+    model = Model.of(job)
+    if not model.staged or model.microbatches <= 1:
+        return excess_ns
+    spent = known.spent_ns(is_computing)[:, one.first : one.stop]
+    healed = spent.copy()
+    healed[one.row] = np.fmin(spent[one.row], one.usual)
+    return min(excess_ns, float(np.sum(model.step_ns(spent) - model.step_ns(healed))))
+
+
 def _sure(one: Slower) -> float:
     return score(one.z - one.needed)
 
 
-def _time(known: Recorded, one: Slower) -> Span:
+def _time(job: Observed, known: Recorded, one: Slower) -> Span:
+    if known.columns.size:
+        return job.line.span_ns(*_columns(job, known, one))
     last = one.stop - 1
     return int(known.begins_ns[one.first]), int(known.begins_ns[last] + known.length_ns[last])
 
@@ -174,7 +202,9 @@ def _columns(job: Observed, known: Recorded, one: Slower) -> Span:
     """The steps of a stretch of windows; none where there are no steps."""
     if not len(job.line.steps):
         return 0, 0
-    begin, end = _time(known, one)
+    if known.columns.size:
+        return int(known.columns[one.first]), int(known.columns[one.stop])
+    begin, end = _time(job, known, one)
     first, last = job.line.column_at(np.array([begin, end - 1])).tolist()
     return max(first, 0), max(first, last, 0) + 1
 
@@ -212,7 +242,7 @@ def _spent(times: KernelTimes, windows: Ints) -> Floats:
 def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> Extent:
     """As `passes.extent`, by the kernels of the optimizer and all others."""
     parts = _parts(known, group, row, windows)
-    rest = {name for name in parts if any(word in name.lower() for word in OPTIMIZES)}
+    rest = {name for name in parts if optimizes(name)}
     ratios = [sum(parts[name].own_ns for name in some) / sum(parts[name].usual_ns for name in some)
               for some in (parts.keys() - rest, rest) if some]  # fmt: skip
     if len(ratios) < 2 or ratios[0] <= 1 + EFFECT:
@@ -258,7 +288,7 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
     return SlowLink(
         SlowGroupKernels.name, "network", detail, group=one.members.group, kernels=one.kernels,
         steps=job.line.span(first, stop) if stop > first else None,
-        time_ns=_time(known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
+        time_ns=_time(job, known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
         lost_fraction=lost_fraction, where=where, victims=victims, score=_sure(one.slower),
         values=values,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
+from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
@@ -22,7 +23,7 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.unnamed import OUTSIDE, UNNAMED, is_staged
+from stepscope.diagnose.views.unnamed import KERNELS, OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
@@ -266,6 +267,8 @@ class _Healing:
 
     @cached_property
     def _replay(self) -> Replay | None:
+        if KERNELS in self.job.own.phases:
+            return None  # nobody knows which piece of a step between operators a kernel is in
         rows = np.unique([row for row, _ in self.savings])
         graph = graph_about(self.job, rows) if rows.size else None
         if graph is None or not connects(self.job, graph):
@@ -336,13 +339,15 @@ def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
 
 def _of_busiest(job: Observed, savings: Savings) -> Floats:
     """The loss if a step lasts as long as its busiest rank: how much less busy that rank is in the
-    what-if."""
+    what-if. In pipelines of which it is known how often stages take turns, stages add up."""
     total = np.nan_to_num(job.total)
     if not len(total):
         return np.zeros(total.shape[1])
     healed = total.copy()
     for (row, _), saved in savings.items():
         healed[row] -= saved
+    if KERNELS in job.own.phases and (model := Model.of(job)).staged and model.microbatches > 1:
+        return model.step_ns(total) - model.step_ns(np.maximum(healed, 0.0))
     return np.asarray(total.max(axis=0) - np.maximum(healed, 0.0).max(axis=0))
 
 

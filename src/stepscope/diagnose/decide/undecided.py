@@ -46,7 +46,7 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if not len(job.line.steps):
         comm = job.window.table("comm_ops")
         ends = comm is not None and comm.has("end_ns")
-        return "" if ends or job.window.table("kernels") is not None else "no steps were recorded"
+        return "" if ends or job.kernels is not None else "no steps were recorded"
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:
         few = f"{judged} steps were" if judged != 1 else "one step was"

@@ -47,7 +47,7 @@ class Stragglers:
     """Ranks that take longer than their peers for many steps, in one phase or in all together."""
 
     name = "argus-l2"
-    needs = Needs("phases|comm_ops|steps", ranks=2)
+    needs = Needs("phases|comm_ops|kernels|steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if not is_brief(job):
@@ -62,7 +62,7 @@ class BriefStragglers:
     """Ranks that take longer than their peers in all steps of a short profiler trace."""
 
     name = "straggler-brief"
-    needs = Needs("phases|comm_ops|steps", ranks=2)
+    needs = Needs("phases|comm_ops|kernels|steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if is_brief(job):

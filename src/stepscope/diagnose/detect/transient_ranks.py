@@ -27,7 +27,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, KERNELS, OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints
 
@@ -44,7 +44,7 @@ class Transients:
     """Ranks with more transient slowdowns than chance explains, in one phase or all together."""
 
     name = "transient"
-    needs = Needs("phases|comm_ops|steps")
+    needs = Needs("phases|comm_ops|kernels|steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         found: dict[int, list[SpikingRank]] = {}
@@ -118,7 +118,7 @@ def _is_beside(phase: str | None) -> bool:
 
 def _is_work(phase: str | None) -> bool:
     """Whether ranks load or compute in a phase, and have no duties."""
-    return phase in (FORWARD, BACKWARD) or loads(phase)
+    return phase in (FORWARD, BACKWARD, KERNELS) or loads(phase)
 
 
 def _suspect(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:

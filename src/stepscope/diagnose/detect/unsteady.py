@@ -28,7 +28,7 @@ class StepTimes:
     """Single long steps of the whole job that no schedule explains, and a lasting rise."""
 
     name = "argus-l1"
-    needs = Needs("steps|phases|comm_ops")
+    needs = Needs("steps|phases|comm_ops|kernels")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Unsteady]:
         line = job.line

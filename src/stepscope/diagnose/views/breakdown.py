@@ -28,7 +28,13 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, di
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
-_COMMUNICATION = re.compile(r"nccl|rccl", re.I)
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|hcom|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all"
+    r"|collective[-_]?permute|^(?:send|recv)(?:-done)?(?:\.\d+)?$", re.I,
+)  # fmt: skip
+"""Names of the kernels of NCCL, RCCL and Huawei's HCCL, and of XLA's operators (TPUs), for which
+`send.3` is one and `scatter.3` is none."""
+_PASSES_ON = re.compile(r"SendRecv|send|recv|receive|permute", re.I)
 _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
 )
@@ -120,6 +126,11 @@ def is_computing(name: str) -> bool:
 def is_communicating(kernel: str) -> bool:
     """Whether a kernel moves data between ranks, and waits for them, by its name."""
     return _kind(kernel) == _COMMUNICATES
+
+
+def passes_on(kernel: str) -> bool:
+    """Whether a kernel passes data from one rank to another, as between pipeline stages."""
+    return is_communicating(kernel) and _PASSES_ON.search(kernel[:64]) is not None
 
 
 def is_copying(kernel: str) -> bool:

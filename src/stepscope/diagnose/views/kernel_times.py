@@ -13,7 +13,7 @@ Lossy: from single executions sixteen quantiles are kept; anything rarer than 3 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -109,11 +109,13 @@ class Recorded:
     begins_ns: Ints
     """Start of each window."""
     length_ns: Floats
-    """Approximate length of each window."""
+    """Approximate length of each window, without steps in it that were not recorded."""
     ranks: int
     _rows: Table
     """`lane`, `row`, `window`, `count`, `p50_ns`, `p99_ns`, sorted by the first three."""
     _lanes: Sequence[tuple[str, int]]
+    columns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The first column of each window, and the one after the last; empty for minutes."""
 
     @property
     def windows(self) -> int:
@@ -210,11 +212,11 @@ def _of_executions(table: Table, line: Timeline) -> Recorded | None:
         return None
     table = table.take(known)
     at = lead + width * np.arange(windows + 1)
-    starts = np.append(line.begins_ns, line.begins_ns[-1] + int(line.typical_ns))[at]
+    lasted = np.where(np.isfinite(line.job_period_ns), line.job_period_ns, line.typical_ns)
+    length = np.add.reduceat(lasted, at[:-1])  # begins are further apart where steps are missing
     rows = {"window": (column[known] - lead) // width, "duration_ns": table.ints("duration_ns")}
-    whole = _sorted(table, rows, starts[:-1], np.maximum(np.diff(starts), 1.0), line)
-    return Recorded(whole.begins_ns, whole.length_ns, whole.ranks, _quantiles(whole._rows),
-                    whole._lanes)  # fmt: skip
+    whole = _sorted(table, rows, line.begins_ns[at[:-1]], np.maximum(length, 1.0), line)
+    return replace(whole, _rows=_quantiles(whole._rows), columns=at)
 
 
 def _quantiles(rows: Table) -> Table:

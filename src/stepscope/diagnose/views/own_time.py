@@ -34,6 +34,7 @@ from stepscope.diagnose.views.hidden_waits import (
     is_whole,
 )
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
+from stepscope.diagnose.views.kernel_phases import kernel_phases
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.roles import together_by_design
@@ -41,9 +42,9 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
     BETWEEN,
     GAPS,
+    KERNELS,
     OUTSIDE,
     Named,
-    idle_times,
     is_staged,
     outside_phases,
     uncovered,
@@ -65,6 +66,7 @@ from stepscope.window import (
 
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
+NO_TABLES = "no tables phases, comm_ops or kernels"
 
 
 @dataclass(frozen=True)
@@ -324,14 +326,17 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
 
 
 def _without_phases(window: Window, line: Timeline) -> OwnTime:
-    """Own time from operators, else from the time without kernels; `l3` judges kernel durations."""
+    """Own time from kernels, else from operators."""
+    known = kernel_phases(window, line)
+    if any(name == KERNELS for name, _ in known):
+        unknown = [np.full_like(own, np.nan) for _, own in known]
+        return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, [])
     comm = window.table("comm_ops")
     if comm is not None and comm.has("end_ns") and len(line.steps):
         return _between_collectives(window, comm, line)
-    idle = idle_times(window, line)
-    missing = Skipped("own time", "no tables phases or comm_ops")
-    unknown = [np.full_like(own, np.nan) for _, own in idle]
-    return _bundle(line, [name for name, _ in idle], [own for _, own in idle], unknown, [missing])
+    unknown = [np.full_like(own, np.nan) for _, own in known]
+    skipped = [Skipped("own time", NO_TABLES)] if not known else []
+    return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
 
 
 def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:

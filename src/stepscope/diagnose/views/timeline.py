@@ -152,13 +152,14 @@ def _from_first(first: int, size: int, wanted: Ints) -> Ints:
 def timeline(window: Window) -> Timeline:
     """The grid of table `steps`; if it was not recorded, of another table with step numbers."""
     ranks = np.array(window.ranks, np.int64)
-    for name, begin in (("steps", "start_ns"), ("phases", "start_ns"), ("comm_ops", "enqueue_ns")):
+    for name, begin in (("steps", "start_ns"), ("phases", "start_ns"), ("comm_ops", "enqueue_ns"),
+                        ("kernels", "start_ns")):  # fmt: skip
         table = window.table(name)
         if table is not None and table.has("step", begin):
             table = table.take((table.ints("step") >= 0) & (table.ints("rank") >= 0))
             if len(table):
                 grid = _grid(ranks, table, table.ints(begin))
-                if name == "comm_ops":
+                if name in ("comm_ops", "kernels"):
                     grid = _from_last_end(grid)
                 return replace(grid, is_trace=window.table("host_ops") is not None)
     return Timeline(ranks, np.zeros(0, np.int64), *_empty(len(ranks)))
@@ -183,8 +184,8 @@ def _grid(ranks: Ints, table: Table, start: Ints) -> Timeline:
 
 
 def _from_last_end(grid: Timeline) -> Timeline:
-    """Each step begins where the rank's last operator of the step before ended: what is computed
-    before the first operator of a step belongs to it."""
+    """Each step begins where the rank's last operator or kernel of the step before ended: what its
+    host or device does before the first of a step belongs to it."""
     start, lasted = grid.start_ns, grid.duration_ns
     before = np.where(np.isfinite(lasted), start + np.nan_to_num(lasted).astype(np.int64), NULL)
     known = (before[:, :-1] != NULL) & (start[:, 1:] != NULL) & (np.diff(grid.steps) == 1)

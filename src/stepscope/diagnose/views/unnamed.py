@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
-from stepscope.diagnose.views.breakdown import is_communicating
+from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
@@ -27,10 +27,10 @@ OUTSIDE = "outside-phases"
 GAPS = "between-phases"
 BETWEEN = "between-collectives"
 """The time between operators, in jobs of which only communication was recorded."""
+KERNELS = "kernels"
+"""All kernels that compute, beside those of the optimizer, where no phases were recorded."""
 UNNAMED = (OUTSIDE, GAPS, BETWEEN)
 """Names that only diagnosis uses; no table contains them."""
-POINT_TO_POINT_KERNEL = "SendRecv"
-"""Part of the name of NCCL's and RCCL's kernel for sends and receives between pipeline stages."""
 
 Named = list[tuple[str, Floats]]
 
@@ -194,8 +194,7 @@ def _waiting_kernels(window: Window) -> Table | None:
         return None
     names = kernels.strings("kernel")
     waiting = [name for name in names.values if is_communicating(name)]
-    between = any(POINT_TO_POINT_KERNEL in name for name in waiting)
-    if not waiting or (is_staged(window) and not between):
+    if not waiting or (is_staged(window) and not any(map(passes_on, waiting))):
         return None
     return kernels.take(names.equals(*waiting))
 

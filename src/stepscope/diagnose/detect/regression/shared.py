@@ -68,7 +68,7 @@ class SharedRegression:
     """A lasting rise of the step time that all ranks share, beyond what culprits cost."""
 
     name = "regression"
-    needs = Needs("steps|phases|comm_ops", ranks=1)
+    needs = Needs("steps|phases|comm_ops|kernels", ranks=1)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
         change, passed = _change_without(job, so_far.lost_ns), None

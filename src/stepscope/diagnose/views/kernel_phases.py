@@ -1,0 +1,69 @@
+"""Own time by kernels, in jobs that recorded no phases.
+
+    kernels: every execution ─▶ computing, by name ─▶ `kernels`, `optimizer`   summed durations
+                             └▶ none running       ─▶ gaps, around a step      by their times
+
+A kernel that computes waits for no other rank: its duration is own time, and all waiting is in the
+kernels of communication. Durations are enough for that. In the time in which no kernel runs, a
+device waits for its host; this takes the times of kernels (`unnamed.idle_times`).
+
+Lossy: kernels that run beside each other on two streams of a device count twice.
+Cost: a few passes over the kernels. Cannot see: work and waiting within one kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.breakdown import is_communicating
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.diagnose.views.unnamed import KERNELS, Named, idle_times
+from stepscope.trace import OPTIMIZER
+from stepscope.window import NULL, Floats, Table, Window
+
+OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
+"""Words in the names of kernels that the passes do not run."""
+MOSTLY = 0.5
+"""Kernels are compared step by step if they were recorded in more than this part of the steps. As
+in `hidden_waits`. Our simulator."""
+
+
+def kernel_phases(window: Window, line: Timeline) -> Named:
+    """Own time in kernels, and in none of them; empty where kernels were not recorded step by
+    step, or a profiler recorded operators as well, which shows more."""
+    kernels = window.table("kernels")
+    if kernels is None or window.table("host_ops") is not None or not len(line.steps):
+        return []
+    return [*_computing(kernels, line), *idle_times(window, line)]
+
+
+def _computing(kernels: Table, line: Timeline) -> Named:
+    """Own time in kernels; empty where they were recorded in the lesser part of the steps only."""
+    if not kernels.has("step", "duration_ns"):
+        return []
+    row, column = line.rows(kernels.ints("rank")), line.columns(kernels.ints("step"))
+    kernels = kernels.take((row >= 0) & (column >= 0) & (kernels.ints("duration_ns") != NULL))
+    names = kernels.strings("kernel")
+    own = [name for name in names.values if not is_communicating(name)]
+    updates = [name for name in own if optimizes(name)]
+    passes = [name for name in own if name not in updates]
+    spent = _spent(kernels.take(names.equals(*passes)), line)
+    if np.isfinite(spent).mean() <= MOSTLY:
+        return []
+    updating = _spent(kernels.take(names.equals(*updates)), line)
+    return [(KERNELS, spent), (OPTIMIZER, updating)] if updates else [(KERNELS, spent)]
+
+
+def optimizes(kernel: str) -> bool:
+    """Whether a kernel updates parameters, by its name."""
+    return any(word in kernel.lower() for word in OPTIMIZES)
+
+
+def _spent(kernels: Table, line: Timeline) -> Floats:
+    """The summed durations of kernels, `[rank, step]`; NaN where none ran."""
+    shape = len(line.ranks), len(line.steps)
+    cell = line.rows(kernels.ints("rank")) * shape[1] + line.columns(kernels.ints("step"))
+    lasted = kernels.ints("duration_ns").clip(0)
+    total = stats.sums(cell, lasted, shape[0] * shape[1]).reshape(shape)
+    return np.where(total > 0, total, np.nan)
