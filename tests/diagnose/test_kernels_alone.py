@@ -167,6 +167,21 @@ def test_a_slow_device_in_a_pipeline_costs_less_than_it_takes_longer() -> None:
     assert 0.5 * excess < (verdict.lost_fraction or 0.0) < excess
 
 
+@pytest.mark.parametrize(
+    ("slow", "cause"), [((MATMUL,), "load_imbalance"), ((MATMUL, ATTENTION), "compute")]
+)
+def test_experts_with_more_tokens_leave_attention_as_it_is(
+    slow: tuple[str, ...], cause: str
+) -> None:
+    times = drawn(16, 40)
+    for name in slow:
+        times[name][5] *= 1.5
+    groups = [ProcessGroup("dp-0", "dp", tuple(range(16)))]
+    groups += [ProcessGroup(f"ep-{at}", "ep", tuple(range(4 * at, 4 * at + 4))) for at in range(4)]
+    verdict = the_verdict(diagnose(replicas(times, a_job(16, groups))))
+    assert (verdict.cause, verdict.ranks) == (cause, (5,))
+
+
 def test_three_steps_of_dozens_of_kernels_are_plenty() -> None:
     times = drawn(8, 3)
     for one in times.values():

@@ -5,10 +5,10 @@ Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_exper
 (section 9.5) shows bad devices by the same phase. People have to distinguish the two there.
 What differs (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the
 experts' part of a pass only. A device with a lower clock is slow whatever else it shows
-(`gpu-clock`). Where such phases were not recorded, sums of kernels per minute
-(`kernel_summaries`) are used in the same way.
-Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
-Cannot see: more tokens per expert with neither, or in kernels that do not name their experts.
+(`gpu-clock`). Where such phases were not recorded, sums of kernels are used in the same way; if
+these do not name their experts, all but attention and the optimizer may be theirs.
+Cost: one pass over the rows of `phases`, or of kernels.
+Cannot see: more tokens per expert with neither.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Table
 
 EXPERT_KERNELS = ("grouped", "moe", "expert")
 """Words in the names of kernels that experts run: one grouped matrix product serves them all."""
+ATTENTION_KERNELS = ("attention", "attn", "flash", "fmha", "sdpa")
+"""Words in the names of kernels that no expert runs."""
 WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 """Phases that are not parts of a pass."""
 MOSTLY = 0.7
@@ -102,14 +105,28 @@ def expert_times(job: Observed, suspect: Suspect, name: str) -> Floats:
 def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     """The experts' costliest part, if nothing else of the passes is slower than on the peers."""
     experts = [name for name in parts if _of_experts(name)]
-    others = [parts[name] for name in parts if not _of_experts(name)]
-    if not experts or not others:
+    return _costliest(parts, experts, [name for name in parts if name not in experts])
+
+
+def more_but_for_attention(parts: Mapping[str, Part]) -> str | None:
+    """The same of kernels that do not name their experts, of a job that has some: what neither is
+    attention, in which a slow device is slow as well, nor the optimizer's."""
+    if any(map(_of_experts, parts)):
+        return None
+    attention = [name for name in parts if any(word in name.lower() for word in ATTENTION_KERNELS)]
+    experts = [name for name in parts if name not in attention and not optimizes(name)]
+    return _costliest(parts, experts, attention)
+
+
+def _costliest(parts: Mapping[str, Part], experts: list[str], rest: list[str]) -> str | None:
+    """The costliest of the experts' parts, if the rest is no slower than on the peers."""
+    if not experts or not rest:
         return None
     excess = sum(max(part.excess_ns, 0.0) for part in parts.values())
     expert_excess = sum(max(parts[name].excess_ns, 0.0) for name in experts)
     if expert_excess <= 0 or expert_excess < MOSTLY * excess:
         return None
-    if _slower(parts[name] for name in experts) < APART * _slower(others):
+    if _slower(parts[name] for name in experts) < APART * _slower(parts[name] for name in rest):
         return None
     return max(experts, key=lambda name: parts[name].excess_ns)
 
@@ -120,10 +137,10 @@ def explain(parts: Mapping[str, Part], suspect: Suspect) -> bool:
 
 
 def _spent(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:
-    """Time of each kernel and rank, per step, in the windows that began while it was slow."""
+    """Time of each kernel and rank, per step, in the windows or steps in which it was slow."""
     table = job.window.table("kernel_summaries")
     if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
-        return {}
+        return _executed(job, suspect, wanted)
     begin, end = job.line.span_ns(suspect.first, suspect.stop)
     names, row = table.strings("kernel"), job.line.rows(table.ints("rank"))
     inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
@@ -132,6 +149,22 @@ def _spent(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) -> di
     for name in filter(wanted, names.values):
         rows = inside & names.equals(name) & (row >= 0)
         found[name] = stats.sums(row[rows], spent[rows], len(job.line.ranks))
+    return found
+
+
+def _executed(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:
+    """The same by executions that were recorded one by one."""
+    table = job.window.table("kernels")
+    if table is None or not table.has("step", "kernel", "duration_ns"):
+        return {}
+    column, row = job.line.columns(table.ints("step")), job.line.rows(table.ints("rank"))
+    table = table.take((column >= suspect.first) & (column < suspect.stop) & (row >= 0))
+    names, row = table.strings("kernel"), job.line.rows(table.ints("rank"))
+    lasted, found = table.ints("duration_ns").clip(0), {}
+    for name in filter(wanted, names.values):
+        rows = names.equals(name)
+        spent = stats.sums(row[rows], lasted[rows], len(job.line.ranks))
+        found[name] = spent / max(suspect.stop - suspect.first, 1)
     return found
 
 

@@ -23,6 +23,7 @@ from stepscope.diagnose.explain.experts import (
     expert_times,
     explain,
     kernels_of,
+    more_but_for_attention,
     more_for_experts,
     parts_of,
 )
@@ -76,7 +77,7 @@ class MoreTokens:
 
     name = "more-tokens"
     causes: tuple[Cause, ...] = ("load_imbalance",)
-    needs = Needs("phases|kernel_summaries", ranks=2)
+    needs = Needs("phases|kernels|kernel_summaries", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         if of_host(job, suspect):
@@ -84,6 +85,9 @@ class MoreTokens:
         phases = parts_of(job, suspect)
         parts = phases or kernels_of(job, suspect)
         name = more_for_experts(parts)
+        rest = "the rest of the passes"
+        if name is None and not phases:
+            name, rest = more_but_for_attention(parts), "attention"
         if name is None or not explain(parts, suspect):
             return None
         if not any(job.window.job.groups_of_kind("ep")) or too_many(job, suspect, name):
@@ -91,16 +95,16 @@ class MoreTokens:
         share = parts[name].excess_ns / max(suspect.excess_ns, 1.0)
         return Explained(
             "load_imbalance", "measured",
-            (_evidence(parts, name), *processor_evidence(job, suspect)), share,
+            (_evidence(parts, name, rest), *processor_evidence(job, suspect)), share,
             kernels=() if phases else (name,), phase=name if phases else None,
             slowdown=parts[name].slowdown if phases else None,
         )  # fmt: skip
 
 
-def _evidence(parts: Mapping[str, Part], phase: str) -> Evidence:
+def _evidence(parts: Mapping[str, Part], phase: str, rest: str) -> Evidence:
     part = parts[phase]
     detail = (
-        f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
-        "rest of the passes no longer: more tokens, not a slower device"
+        f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and "
+        f"{rest} no longer: more tokens, not a slower device"
     )
     return Evidence(MoreTokens.name, detail, {name: one.excess_ns for name, one in parts.items()})
