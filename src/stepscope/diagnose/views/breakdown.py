@@ -29,11 +29,13 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, di
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|hcom|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all"
-    r"|collective[-_]?permute|^(?:send|recv)(?:-done)?(?:\.\d+)?$", re.I,
-)  # fmt: skip
+    r"^(?!triton_[a-z]+_fused_)(?:(?:send|recv)(?:-done)?(?:\.\d+)?$|.*(?:nccl|rccl|hccl|hcom"
+    r"|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all|collective[-_]?permute))",
+    re.I,
+)
 """Names of the kernels of NCCL, RCCL and Huawei's HCCL, and of XLA's operators (TPUs), for which
-`send.3` is one and `scatter.3` is none."""
+`send.3` is one and `scatter.3` is none. Inductor names what it fused after all that it came from,
+also after the operator whose result it reads."""
 _PASSES_ON = re.compile(r"SendRecv|send|recv|receive|permute", re.I)
 _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"

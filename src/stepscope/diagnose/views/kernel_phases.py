@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.breakdown import is_communicating
+from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import KERNELS, Named, idle_times
 from stepscope.trace import OPTIMIZER
@@ -35,7 +35,13 @@ def kernel_phases(window: Window, line: Timeline) -> Named:
     kernels = window.table("kernels")
     if kernels is None or window.table("host_ops") is not None or not len(line.steps):
         return []
-    return [*_computing(kernels, line), *idle_times(window, line)]
+    known = [] if _is_unknown_pipeline(window, kernels) else _computing(kernels, line)
+    return [*known, *idle_times(window, line)]
+
+
+def _is_unknown_pipeline(window: Window, kernels: Table) -> bool:
+    """Whether ranks may do unequal work, since they pass data on and nobody listed groups."""
+    return not window.job.groups and any(map(passes_on, kernels.strings("kernel").values))
 
 
 def _computing(kernels: Table, line: Timeline) -> Named:
