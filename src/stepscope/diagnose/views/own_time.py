@@ -181,9 +181,17 @@ def _may_run(entered: Mask) -> Mask:
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
-    """Whether phases say where ranks waited, while no operator tells of the time between them."""
-    told = any(name in window.tables for name in ("comm_ops", "kernels", "host_ops"))
-    return not (told or is_staged(window) or rows.made_up) and _marks_waiting(window, rows)
+    """Whether phases say where ranks waited, while no operator tells of the time between them: one
+    of which only the call is known tells nothing."""
+    told = any(name in window.tables for name in ("kernels", "host_ops"))
+    return not (told or rows.made_up or _ends_known(window)) and _marks_waiting(window, rows)
+
+
+def _ends_known(window: Window) -> bool:
+    """Whether it was recorded when any operator ended, or for how long it blocked its rank."""
+    comm = window.table("comm_ops")
+    return comm is not None and any(comm.has(name) and bool((comm.ints(name) != NULL).any())
+                                    for name in ("end_ns", "blocked_ns"))  # fmt: skip
 
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:
@@ -212,9 +220,9 @@ def _inferred(
     shared = tuple(name for name in found.shared if name in own)
     own = {name: without_shared_excess(values, walk.ways) if _may_broadcast(name) else values
            for name, values in own.items() if name not in shared}  # fmt: skip
-    if not is_staged(window):
+    if not is_staged(window) or (walk.passing and not rows.made_up):
         nothing = np.zeros(walk.late.shape)
-        gaps = [one for one in found.parts if one.gap]
+        gaps = [one for one in found.parts if one.gap and not one.alternates]
         around = sum((one.own for one in gaps if one.phase == OUTSIDE), nothing)
         between = sum((one.own for one in gaps if one.phase != OUTSIDE), nothing)
         unnamed = [(GAPS, between), (OUTSIDE, around)]

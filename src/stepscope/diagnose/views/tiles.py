@@ -74,17 +74,30 @@ class Tiles:
 
     def parts(self, own: Mapping[str, Floats]) -> list[Part]:
         """All parts of a step, phases with their own time where it is known, else whole."""
-        names, gaps = self.in_time(), dict(self.gaps())
+        names = self.in_time()
+        turns = self.alternating(names)
+        entering = self._entering(turns)
+        gaps = dict(self._gaps(entering))
         own = {name: values for name, values in own.items() if name not in self.passing}
         others = [name for name in names if name not in own]
         whole = self.rows.grids(self.rows.duration.astype(np.float64), others)
         known = {name: self._never_entered(one) for name, one in zip(others, whole, strict=True)}
         known.update(own)
-        turns = self.alternating(names)
         inside = [part for name in names for part in
                   (Part(name, True, gaps[name], name in turns),
                    Part(name, False, known[name], name in turns))]  # fmt: skip
+        at = next((2 * at for at, name in enumerate(names) if name in turns), 0)
+        if turns:
+            inside.insert(at, Part(names[at // 2], True, self._summed(entering)))
         return [Part(OUTSIDE, True, self.leading), *inside, Part(OUTSIDE, True, self.tail)]
+
+    def _entering(self, turns: frozenset[str]) -> Mask:
+        """The rows with which ranks enter what takes turns, if others came before in the step: no
+        neighbour holds up a rank that has neither sent nor received anything yet."""
+        entered = np.zeros(self.order.size, np.bool_)
+        rows = np.flatnonzero(self.rows.names.equals(*turns)[self.order])
+        entered[rows[_first_of_each(self.rows.cell[self.order][rows])]] = True
+        return entered & ~self._first
 
     def alternating(self, names: list[str]) -> frozenset[str]:
         """Sends and receives, and the phases that take turns with them, as the middle step shows
@@ -149,15 +162,18 @@ class Tiles:
         """Which rows are the first of their rank and step."""
         return _first_of_each(self.rows.cell[self.order])
 
-    def gaps(self) -> Iterator[tuple[str, Floats]]:
-        """The time in no phase between each phase and the one before, `[rank, step]`; NaN where the
-        step has no phases."""
-        shape, inside = self.tail.shape, ~self._first
-        code, cell = self.rows.names.codes[self.order], self.rows.cell[self.order]
+    def _gaps(self, entering: Mask) -> Iterator[tuple[str, Floats]]:
+        """The time in no phase between each phase and the one before, `[rank, step]`, without that
+        of `entering` rows; NaN where the step has no phases."""
+        code, inside = self.rows.names.codes[self.order], ~self._first & ~entering
         for at, name in enumerate(self.rows.names.values):
-            here = (code == at) & inside
-            total = stats.sums(cell[here], self.gap[here], self.tail.size).reshape(shape)
-            yield name, np.where(np.isfinite(self.tail), total, np.nan)
+            yield name, self._summed((code == at) & inside)
+
+    def _summed(self, chosen: Mask) -> Floats:
+        """The gaps before these rows, `[rank, step]`; NaN where the step has no phases."""
+        cell = self.rows.cell[self.order][chosen]
+        total = stats.sums(cell, self.gap[chosen], self.tail.size).reshape(self.tail.shape)
+        return np.where(np.isfinite(self.tail), total, np.nan)
 
     @property
     def leading(self) -> Floats:
