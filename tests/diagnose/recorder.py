@@ -23,22 +23,31 @@ class Recorder:
     phases: list[tuple[object, ...]] = field(default_factory=list)
     steps: list[tuple[object, ...]] = field(default_factory=list)
     calls: list[tuple[object, ...]] = field(default_factory=list)
+    called: list[int] = field(default_factory=lambda: [0] * RANKS)
 
     def spend(self, rank: int, step: int, name: str, ns: float) -> None:
         waits = int(name.startswith(("dp", "pp")))
         self.phases.append((rank, step, name, int(self.clock[rank]), int(ns), waits))
         self.clock[rank] += ns
 
+    def call(self, rank: int, step: int) -> None:
+        """A call that returns at once, of the rank's next operator."""
+        self.called[rank] += 1
+        self.calls.append((rank, step, self.called[rank], int(self.clock[rank])))
+
     def wait(self, rank: int, step: int, name: str, until: float) -> None:
         self.spend(rank, step, name, max(until - self.clock[rank], 0.0) + 0.1 * MS)
 
-    def meet(self, ranks: Sequence[int], step: int) -> None:
-        """Two all-reduces, called one after the other, which all ranks leave together."""
+    def meet(self, ranks: Sequence[int], step: int, at_once: bool = True) -> None:
+        """Two all-reduces, which all ranks leave together, called at once or one after the other."""
         last = max(self.clock[rank] for rank in ranks)
         for rank in ranks:
-            self.calls += [(rank, step, 2 * step + at, int(self.clock[rank]) + at)
-                           for at in range(2)]  # fmt: skip
+            self.call(rank, step)
+            if at_once:
+                self.call(rank, step)
             self.wait(rank, step, "dp-allreduce", last + 2 * MS)
+            if not at_once:
+                self.call(rank, step)
 
     def window(self, groups: Sequence[ProcessGroup], marked: bool) -> Window:
         hosts = tuple(Host(f"h{at}", tuple(range(at, at + 4))) for at in range(0, RANKS, 4))

@@ -4,7 +4,8 @@ Where a call returns when all members have called, as with gloo and in every blo
 calls again before the last one has called: the operator ended with its last call, but for its
 transfer. Where calls return at once, as with NCCL, ranks that are early soon call again, and
 nothing is known. So the log is tested: it must hold where a rank was so early that, without
-waiting, it would have called again first.
+waiting, it would have called again first. A call in a phase of which the recorder says that it does
+not wait returns at once.
 Cost: one match and one sort of the calls. Cannot see: transfers, which count as what follows; by
 how much the clocks of hosts differ, which no end tells here: with several hosts a culprit can be
 named, but no job can be called healthy.
@@ -20,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.call_times import next_calls
 from stepscope.diagnose.prepare.host_waits import Calls, HostWaits, host_waits, places
+from stepscope.diagnose.prepare.marked_work import in_marked_work
 from stepscope.diagnose.prepare.matching import match
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
@@ -48,7 +50,7 @@ def with_blocking_ends(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     ends = calls.ends_ns()
     found = None if window.table("phases") is not None else _by_spread(window, comm, calls)
     if calls.wait() and not (found and found.some_return_at_once):
-        note, waited = WHY, ends - calls.called_ns
+        note, waited = WHY, np.where(calls.working, 0, ends - calls.called_ns)
     elif found and found.known:
         note, waited = BY_SPREAD, found.blocked_ns
     else:
@@ -88,6 +90,8 @@ class _Calls:
     whole: Mask
     """Rows of operators that all members called."""
     sends: Mask
+    working: Mask
+    """Rows that were called in a phase that does not wait."""
 
     @classmethod
     def of(cls, window: Window, comm: Table) -> _Calls:
@@ -100,7 +104,9 @@ class _Calls:
         size = np.where(matched.p2p, 2, size)
         whole = known & (size > 1) & (np.bincount(key)[key] == size)
         sends = comm.strings("op").equals("Send")
-        return cls(called, next_calls(comm.ints("rank"), called), key, whole, sends)
+        rank = comm.ints("rank")
+        working = in_marked_work(window, rank, called)
+        return cls(called, next_calls(rank, called), key, whole, sends, working)
 
     @cached_property
     def last_ns(self) -> Ints:
@@ -109,7 +115,7 @@ class _Calls:
 
     def wait(self) -> bool:
         """Whether calls return when all have called, by those that were early."""
-        rows = self.whole & ~self.sends & (self.next_ns != NULL)
+        rows = self.whole & ~self.sends & ~self.working & (self.next_ns != NULL)
         after = np.where(rows, self.next_ns - self.last_ns, _NEVER)
         quickest = -_largest(self.key, -np.maximum(after, 0))[self.key]
         early_ns = self.last_ns - self.called_ns
