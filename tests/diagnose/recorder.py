@@ -39,7 +39,7 @@ class Recorder:
         self.spend(rank, step, name, max(until - self.clock[rank], 0.0) + 0.1 * MS)
 
     def meet(self, ranks: Sequence[int], step: int, at_once: bool = True) -> None:
-        """Two all-reduces, which all ranks leave together, called at once or one after the other."""
+        """Two all-reduces, called at once or one after the other, which all leave together."""
         last = max(self.clock[rank] for rank in ranks)
         for rank in ranks:
             self.call(rank, step)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.decide.sets import same_experts
+from stepscope.diagnose.decide.same_experts import same_experts
 from stepscope.diagnose.finding import Slowdown
-from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import ProcessGroup
 from stepscope.window import Floats
@@ -67,8 +66,8 @@ def test_a_set_at_one_place_of_all_expert_groups_holds_the_same_experts(
     window = a_job(8, 10)
     experts = tuple(ProcessGroup(f"ep-{first}", "ep", tuple(range(first, first + 4)))
                     for first in (0, 4))  # fmt: skip
-    job = Observed(replace(window, job=replace(window.job, groups=experts)))
+    window = replace(window, job=replace(window.job, groups=experts))
     found = same_experts(
-        job, Slowdown("argus-l2", "load_imbalance", "", ranks, phase="moe_experts")
+        window, Slowdown("argus-l2", "load_imbalance", "", ranks, phase="moe_experts")
     )
     assert bool(found) == same

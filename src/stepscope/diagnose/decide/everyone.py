@@ -36,16 +36,25 @@ def is_after_effect(
     A rank that is starved of its processor is also slow in its part of each transfer, which lasts
     longer for all: one cause, and one verdict. The same holds for a rank found by kernels alone,
     because it is not known what each step would take without it. And ranks that a slow link holds
-    up make others wait in their own transfers, which then seem to be slow everywhere.
+    up make others wait in their own transfers, which then seem to be slow everywhere. But nobody
+    makes others work longer: a rise of what the median rank itself does has another cause.
 
     Args:
         beside: other findings that deserve a verdict; links count only beside a slow network.
     """
-    if rise.measured or rise.split is None:
+    if rise.measured or rise.split is None or _all_work_longer(job, rise.split):
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
     return slow >= MOSTLY * (len(job.line.steps) - rise.split)
+
+
+def _all_work_longer(job: Observed, split: int) -> bool:
+    """Whether most of what steps take longer since a column is the median rank's own time."""
+    work, period = stats.column_median(job.total), job.line.job_period_ns
+    own, whole = (stats.median(each[split:]) - stats.median(each[job.line.warm_up : split])
+                  for each in (work, period))  # fmt: skip
+    return bool(own >= MOSTLY * whole > 0)
 
 
 def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Culprits that have one cause in common: the ranks of a host, or of a replica of the model.
+"""Culprits with one cause in common: ranks of a host or replica, or that hold the same experts.
 
 If all ranks of a host are slow, the host is to blame; if all ranks that share their samples are
 slow, the samples are. Each rank alone may cost too little for a verdict, so they are joined before
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from stepscope.diagnose.decide.same_experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
 from stepscope.diagnose.views.peers import replicas
@@ -46,10 +47,12 @@ MANY = 0.25
 
 @dataclass(frozen=True)
 class _Unit:
-    """The ranks of one host, or of one replica of the model if `host` is empty."""
+    """The ranks of one host, those that hold the same experts, or else of one replica of the
+    model."""
 
     ranks: frozenset[int]
     host: str = ""
+    experts: bool = False
 
 
 def joined(
@@ -67,7 +70,7 @@ def joined(
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
             same = cause if unit.ranks <= cluster else _of_one_size(cause)
             if len(same) >= WHOLE * len(unit.ranks):
-                one = _common(same, unit.host)
+                one = _common(window, same, unit)
                 if one is not None:
                     whole.append(one)
                     left = {rank: slow for rank, slow in left.items() if slow not in same}
@@ -155,10 +158,12 @@ def _is_alike(one: Slowdown, other: Slowdown) -> bool:
 
 
 def _units(window: Window) -> list[_Unit]:
-    """Hosts and replicas, by the ranks that were recorded of them; not the job as a whole."""
+    """Hosts, replicas and holders of the same experts, by the ranks that were recorded of them; not
+    the job as a whole."""
     recorded = frozenset(window.ranks)
     units = [_Unit(frozenset(host.ranks) & recorded, host.name) for host in window.job.hosts]
     units += [_Unit(ranks) for ranks in replicas(window)]
+    units += [_Unit(ranks & recorded, experts=True) for ranks in holders(window)]
     return sorted((one for one in units if one.ranks and one.ranks != recorded),
                   key=lambda one: -len(one.ranks))  # fmt: skip
 
@@ -175,14 +180,25 @@ def _of_one_size(found: Sequence[Slowdown]) -> list[Slowdown]:
     return [one for one in found if one.lost_ns * SWALLOWED >= most]
 
 
-def _common(same: Sequence[Slowdown], host: str) -> Slowdown | None:
+def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:
     """Findings joined into one; None if it explains nothing that these ranks belong together."""
     first = same[0]
-    if not host:
+    if unit.experts:
+        return _preferred(window, same, unit) if first.cause == "load_imbalance" else None
+    if not unit.host:
         return _more_samples(same) if first.cause == "compute" else None
     if len(same) < 2:
         return None
-    return _sharing(same, host) or _join(same)
+    return _sharing(same, unit.host) or _join(same)
+
+
+def _preferred(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:
+    """All that hold the same experts, if most have more tokens: routing prefers these."""
+    if len(same) < 2:
+        return None
+    one = _join(same, "hold the same experts")
+    one = replace(one, ranks=tuple(sorted(unit.ranks)))
+    return replace(one, supporting=(*same_experts(window, one), *one.supporting))
 
 
 def _more_samples(same: Sequence[Slowdown]) -> Slowdown | None:

@@ -24,12 +24,12 @@ import numpy as np
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cost import what_if
 from stepscope.diagnose.decide.join import SEVERAL, alike_by_cause, as_one
-from stepscope.diagnose.finding import Decision, Evidence, Slowdown
+from stepscope.diagnose.decide.same_experts import same_experts
+from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import are_apart
 from stepscope.diagnose.observed import SHARE, SLICE_NS, TWO_SPEEDS, Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.peers import is_expert
 from stepscope.window import Floats, Mask
 
 
@@ -74,24 +74,9 @@ def _weighed(
     # arrivals in groups side by side would add up
     one = replace(as_one(part), lost_fraction=lost, costs_alone=False, lag_ns=None)
     one = replace(one, values={**one.values, "lost_fraction": lost},
-                  supporting=(*same_experts(job, one), *one.supporting))  # fmt: skip
+                  supporting=(*same_experts(job.window, one), *one.supporting))  # fmt: skip
     one = rules.weighed(replace(one, decisions=(*_without_cost(one), _as_set(part))))
     return [one] if one.costs_enough else part
-
-
-def same_experts(job: Observed, one: Slowdown) -> tuple[Evidence, ...]:
-    """That the ranks hold the same experts, if they have the same place in their groups."""
-    groups = job.window.job.groups_of_kind("ep") if is_expert(one.phase) else ()
-    places = {group.ranks.index(rank) for group in groups for rank in one.ranks
-              if rank in group.ranks}  # fmt: skip
-    if len(places) != 1:
-        return ()
-    (place,) = places
-    detail = (
-        f"all of them are at place {place} of their expert groups: the same experts take longer in "
-        "every step, and not those of a different rank each time"
-    )
-    return (Evidence("same-experts", detail, {"place": place}),)
 
 
 def _without_cost(one: Slowdown) -> tuple[Decision, ...]:

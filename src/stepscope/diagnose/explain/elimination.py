@@ -52,7 +52,8 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     if loads(suspect.phase):
         return "data_loading", "measured"
     if suspect.phase and is_expert(suspect.phase) and any(job.window.job.groups_of_kind("ep")):
-        if not tokens.too_many(job, suspect, suspect.phase):
+        slow = tokens.is_slow_device(job, suspect)
+        if not slow and not tokens.too_many(job, suspect, suspect.phase):
             return "load_imbalance", "measured"
         return "compute", "residual"
     use = use_of_excess(job, suspect)

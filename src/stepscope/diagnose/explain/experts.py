@@ -5,8 +5,10 @@ Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_exper
 (section 9.5) shows bad devices by the same phase. People have to distinguish the two there.
 What differs (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the
 experts' part of a pass only. A device with a lower clock is slow whatever else it shows
-(`gpu-clock`). Where such phases were not recorded, sums of kernels are used in the same way; if
-these do not name their experts, all but attention and the optimizer may be theirs.
+(`gpu-clock`). Where no other phases within passes were recorded, sums of kernels are used in the
+same way (if these do not name their experts, all but attention and the optimizer may be theirs);
+without these, the optimizer, which has no tokens, and the whole excess, of which the experts must
+have most.
 Cost: one pass over the rows of `phases`, or of kernels.
 Cannot see: more tokens per expert with neither.
 """
@@ -32,8 +34,8 @@ EXPERT_KERNELS = ("grouped", "moe", "expert")
 """Words in the names of kernels that experts run: one grouped matrix product serves them all."""
 ATTENTION_KERNELS = ("attention", "attn", "flash", "fmha", "sdpa")
 """Words in the names of kernels that no expert runs."""
-WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
-"""Phases that are not parts of a pass."""
+WHOLE = (DATA_LOAD, FORWARD, BACKWARD)
+"""Phases that show nothing of what is slow on a device."""
 MOSTLY = 0.7
 """Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
 lengths, of which experts have about half. Our simulator."""
@@ -132,8 +134,15 @@ def _costliest(parts: Mapping[str, Part], experts: list[str], rest: list[str]) -
 
 
 def explain(parts: Mapping[str, Part], suspect: Suspect) -> bool:
-    """Whether the excess of the parts is a notable part of the suspect's excess."""
-    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * suspect.excess_ns
+    """Whether the excess of the parts is a notable part of the suspect's excess; most of it, where
+    nothing else within passes is known to be as long as on the peers."""
+    least = EXPLAIN if within_passes(parts) else MOSTLY
+    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= least * suspect.excess_ns
+
+
+def within_passes(parts: Mapping[str, Part]) -> bool:
+    """Whether something within passes besides the experts was recorded."""
+    return any(name != OPTIMIZER and not _of_experts(name) for name in parts)
 
 
 def _spent(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:

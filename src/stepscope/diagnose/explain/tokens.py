@@ -26,12 +26,14 @@ from stepscope.diagnose.explain.experts import (
     more_but_for_attention,
     more_for_experts,
     parts_of,
+    within_passes,
 )
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric.stats import median
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.peers import is_expert
 from stepscope.window import Floats, Ints
 
 BEYOND = 1.1
@@ -82,23 +84,40 @@ class MoreTokens:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         if of_host(job, suspect):
             return None
-        phases = parts_of(job, suspect)
-        parts = phases or kernels_of(job, suspect)
+        phases, parts = parts_in(job, suspect)
         name = more_for_experts(parts)
         rest = "the rest of the passes"
-        if name is None and not phases:
+        if name is None and parts is not phases:
             name, rest = more_but_for_attention(parts), "attention"
         if name is None or not explain(parts, suspect):
             return None
         if not any(job.window.job.groups_of_kind("ep")) or too_many(job, suspect, name):
             return None
         share = parts[name].excess_ns / max(suspect.excess_ns, 1.0)
+        phase = next((one for one in phases if is_expert(one)), None)
         return Explained(
             "load_imbalance", "measured",
             (_evidence(parts, name, rest), *processor_evidence(job, suspect)), share,
-            kernels=() if phases else (name,), phase=name if phases else None,
-            slowdown=parts[name].slowdown if phases else None,
+            kernels=() if name in phases else (name,), phase=phase,
+            slowdown=phases[phase].slowdown if phase else None,
         )  # fmt: skip
+
+
+def parts_in(job: Observed, suspect: Suspect) -> tuple[Mapping[str, Part], Mapping[str, Part]]:
+    """The phases that show what is slow on a device, and what to judge: these, or kernels, if they
+    say more of the passes."""
+    phases = parts_of(job, suspect)
+    if within_passes(phases):
+        return phases, phases
+    return phases, kernels_of(job, suspect) or phases
+
+
+def is_slow_device(job: Observed, suspect: Suspect) -> bool:
+    """Whether a suspect whose experts are slow is as slow in work that has no tokens."""
+    parts = parts_of(job, suspect)
+    others = [one for name, one in parts.items() if not is_expert(name)]
+    return bool(others) and more_for_experts(parts) is None and any(
+        one.slowdown - 1 >= ALSO_SLOW * (suspect.slowdown - 1) for one in others)  # fmt: skip
 
 
 def _evidence(parts: Mapping[str, Part], phase: str, rest: str) -> Evidence:

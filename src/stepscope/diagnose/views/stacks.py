@@ -63,8 +63,9 @@ EXPLAINS = 0.5
 """A function must have at least this share of a rank's excess to explain it. Our simulator."""
 WAITING = (
     "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
-    "broadcast", "recv", "send", "_wait_for_tstate_lock", "_wait_batch_p2p",
+    "broadcast", "recv", "send", "_wait_for_tstate_lock", "_wait_batch_p2p", "item",
 )  # fmt: skip
+"""Functions that wait for ranks or devices, by their names: `item` waits for its device."""
 LOADER = "dataloader"
 COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
 """Paths of just-in-time compilers; elsewhere a compiling function has a name that begins so."""
