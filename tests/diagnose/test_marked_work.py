@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import ProcessGroup
+from stepscope.trace import Host, ProcessGroup
 from stepscope.window import Window
-from tests.diagnose.jobs import MS
+from tests.diagnose.jobs import MS, Fault, a_job
 from tests.diagnose.recorder import BACKWARD, FORWARD, RANKS, Recorder, end_step
 
 STEPS, SINCE, SLOW = 120, 40, 5
@@ -46,3 +48,15 @@ def test_a_late_loader_is_not_called_a_slow_backward_pass() -> None:
     assert (verdict.ranks, verdict.cause, verdict.phase) == ((SLOW,), "data_loading", "data-load")
     assert verdict.lost_fraction is not None
     assert abs(verdict.lost_fraction - lost) < 0.04
+
+
+def test_loaders_of_one_host_that_are_late_in_turns_are_one_verdict() -> None:
+    """Two ranks of a host, each for a third of the time: what they read from is the reason."""
+    job = a_job(8, 200, 0.01, stacks=False, faults=[
+        Fault((4,), "data-load", 80, 120, ms=60.0), Fault((5,), "data-load", 120, 160, ms=60.0),
+    ])  # fmt: skip
+    hosts = (Host("h0", (0, 1, 2, 3)), Host("h1", (4, 5, 6, 7)))
+    (verdict,) = diagnose(replace(job, job=replace(job.job, hosts=hosts))).verdicts
+    assert (verdict.ranks, verdict.cause, verdict.steps) == ((4, 5), "data_loading", (80, 159))
+    assert abs((verdict.lost_fraction or 0.0) - 60 / 150) < 0.05
+    assert "take 60 ms longer than their peers to load data" in verdict.summary

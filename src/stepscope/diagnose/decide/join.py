@@ -114,9 +114,32 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     for one in found:
         host = window.host_of(one.ranks[0])
         hosts.setdefault((host, one.cause), []).append(one)
-    for (host, _), same in hosts.items():
+    several = len(window.job.hosts) > 1
+    for (host, cause), same in hosts.items():
+        if host is not None and several and cause == "data_loading":
+            findings.append(_late_loaders(same))
+            continue
         findings += same if host is None else [_join(part) for part in _of_one_origin(same)]
     return findings
+
+
+def _late_loaders(same: Sequence[Slowdown]) -> Slowdown:
+    """Ranks of one host whose loaders are late, also in turns: they read by one disk and mount."""
+    if len(same) == 1:
+        return same[0]
+    one = _over_all_steps(same)
+    lost = sum((each.lost_fraction or 0.0) * _steps_of(each) for each in same) / _steps_of(one)
+    often = len(one.columns) if any(each.spikes for each in same) else None
+    return replace(
+        one, lost_fraction=min(lost, 1.0), spikes=often, of_steps=_steps_of(one), lost_of=None,
+        values={**one.values, "lost_fraction": min(lost, 1.0)},
+    )  # fmt: skip
+
+
+def _steps_of(one: Slowdown) -> int:
+    """The number of steps to which the cost of a finding is related."""
+    first, last = one.lost_of or one.steps or (0, 0)
+    return last - first + 1
 
 
 def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:

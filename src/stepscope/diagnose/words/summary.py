@@ -11,10 +11,14 @@ from stepscope.diagnose.finding import (
     Stuck,
     Waste,
 )
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.words.advice import name_ranks
 
 SLIGHT = 1.1
 """Below this ratio two digits are shown, because one would read "1.0x"."""
+LONG = 10.0
+"""From this ratio on a rank's excess is shown in milliseconds: the ratio says how short the time of
+its peers is, and not what is lost. Our choice."""
 
 
 def summary(finding: Finding) -> str:
@@ -46,14 +50,24 @@ def _slow_summary(finding: Slowdown) -> str:
         "compute": "compute" if plural else "computes",
         "data_loading": "load data" if plural else "loads data",
     }.get(finding.cause, "are" if plural else "is")
-    text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than "
     usual = "its peers" if suspect is None else suspect.usual
-    text += usual.replace("its ", "their ") if plural else usual
+    usual = usual.replace("its ", "their ") if plural else usual
+    text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than {usual}"
+    if suspect is not None and (finding.slowdown or 0.0) >= LONG:
+        takes = "take" if plural else "takes"
+        text = f"{name_ranks(finding.ranks)} {takes} {_longer_ms(suspect)} longer than {usual}"
+        text += " to load data" if finding.cause == "data_loading" else ""
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
     if finding.spikes is not None:
         text += often(finding.spikes, finding.of_steps)
     return text + _because(finding) + _since(finding)
+
+
+def _longer_ms(suspect: Suspect) -> str:
+    """`281 ms`: what it takes longer in a step in which it is slow."""
+    steps = len(suspect.spikes) or suspect.stop - suspect.first
+    return f"{suspect.whole_ns / steps / 1e6:.0f} ms"
 
 
 def _because(finding: Slowdown) -> str:
