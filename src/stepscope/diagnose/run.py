@@ -38,6 +38,7 @@ from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.opinions import with_opinions
+from stepscope.diagnose.decide.passed import as_unsteady, passed
 from stepscope.diagnose.decide.same_loss import (
     begin_together,
     has_victim,
@@ -189,6 +190,8 @@ class _Search:
     unsteady: list[Unsteady] = field(default_factory=list)
     charged: list[Regression] = field(default_factory=list)
     """Rises whose cost was added to that of culprits."""
+    passed: list[Slowdown] = field(default_factory=list)
+    """Slownesses that are over: too cheap for a verdict, but not while they lasted."""
     skipped: list[Skipped] = field(default_factory=list)
 
     @property
@@ -228,6 +231,7 @@ class _Search:
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._recurrent()
         self._others()
+        self._passed()
         self.blamed = as_suspects(self.recorded, self.blamed)
 
     def _slow_ranks(self) -> Floats:
@@ -245,7 +249,9 @@ class _Search:
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
         costly, crowded_out = without_crowded_out(self.job, judged.costly)
         self.blamed += without_echoes(self.job, costly)
-        self.let_go += [*judged.cheap, *crowded_out]
+        self.passed = passed(self.job, judged.cheap)
+        known = {one.suspect for one in self.passed}
+        self.let_go += [*(one for one in judged.cheap if one.suspect not in known), *crowded_out]
         self.culprits = judged.culprits
         if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known
             return cost.lost_ns
@@ -344,6 +350,13 @@ class _Search:
             turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
             self.blamed = [other for other in self.blamed if other not in turns]
             self.let_go += [rules.victim(other, detector.name) for other in turns]
+
+    def _passed(self) -> None:
+        """What was slow for a while, of ranks without a verdict; its steps were long anyway."""
+        named = {rank for one in self.blamed for rank in one.ranks}
+        self.blamed += [one for one in self.passed if named.isdisjoint(one.ranks)]
+        self.let_go += [one for one in self.passed if not named.isdisjoint(one.ranks)]
+        self.unsteady += map(as_unsteady, self.passed)
 
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""

@@ -77,11 +77,17 @@ def _is_slow_throughout(job: Observed, suspect: Suspect) -> bool:
     return bool(ratio - 1 >= THROUGHOUT * (suspect.slowdown - 1))
 
 
+def _is_within_a_window(job: Observed, suspect: Suspect) -> bool:
+    """Whether it was slow for less than a window of kernels, in which its excess is diluted."""
+    begin_ns, end_ns = job.line.span_ns(suspect.first, suspect.stop)
+    return job.kernels is not None and end_ns - begin_ns < stats.median(job.kernels.length_ns)
+
+
 def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     """Whether its device does not compute longer than its peers' in any window, though the rank
-    takes longer; false where no kernels were recorded."""
+    takes longer; false where no kernels were recorded, or for longer at a time than it was slow."""
     busy = job.device_busy
-    if busy is None or suspect.excess_ns <= 0:
+    if busy is None or suspect.excess_ns <= 0 or _is_within_a_window(job, suspect):
         return False
     peers = job.peers_of(suspect.row, suspect.phase)
     beyond = busy[suspect.row] - stats.column_median(busy[peers[peers != suspect.row]])
