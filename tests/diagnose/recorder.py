@@ -22,7 +22,7 @@ class Recorder:
     clock: list[float] = field(default_factory=lambda: [float(START)] * RANKS)
     phases: list[tuple[object, ...]] = field(default_factory=list)
     steps: list[tuple[object, ...]] = field(default_factory=list)
-    calls: list[tuple[object, ...]] = field(default_factory=list)
+    calls: list[tuple[int, ...]] = field(default_factory=list)
     called: list[int] = field(default_factory=lambda: [0] * RANKS)
 
     def spend(self, rank: int, step: int, name: str, ns: float) -> None:
