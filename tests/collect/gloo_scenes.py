@@ -58,6 +58,15 @@ def all_reduce() -> Any:
 
 
 @scene
+def all_reduce_of_a_sparse_tensor() -> Any:
+    """As of the gradients of an embedding: each rank has values for rows of its own."""
+    rows = torch.tensor([[dist.get_rank(), 5]])
+    tensor = torch.sparse_coo_tensor(rows, mine(2), (8,)).coalesce()
+    dist.all_reduce(tensor)
+    return tensor.to_dense()
+
+
+@scene
 def all_reduce_async() -> Any:
     tensor = mine()
     work = dist.all_reduce(tensor, async_op=True)

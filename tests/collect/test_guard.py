@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from stepscope.collect import guard
 from stepscope.collect.guard import guarded
+from stepscope.collect.hooks.native_operators import NativeWatch
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +18,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has seen no fault yet, and swallows them."""
     monkeypatch.delenv(guard.RAISE_VARIABLE)
     monkeypatch.setattr(guard, "_seen", set())
-    monkeypatch.setattr(guard, "faults", guard.Tally())
+    monkeypatch.setattr(guard, "faults", guard.Faults())
 
 
 @guarded
@@ -40,6 +43,31 @@ def test_another_place_is_told_of_too(capsys: pytest.CaptureFixture[str]) -> Non
     guard.report("there", ValueError("b"))
 
     assert capsys.readouterr().err.count("\n") == 2
+
+
+class _Library:
+    """A library in which thirteen calls of one place have failed."""
+
+    def stepscope_fault(self, at: int, room: Any, most: int, times: Any) -> int:
+        if at > 0:
+            return 0
+        text = b"the arguments of an operator\nno storage"
+        room.value, times._obj.value = text, 13
+        return len(text)
+
+
+def test_what_fails_in_the_library_is_said_once_with_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = NativeWatch.__new__(NativeWatch)
+    watch._library, watch._told_faults = _Library(), Counter()
+    watch._tell_faults()
+    watch._tell_faults()
+
+    assert guard.faults.places() == {"the arguments of an operator": 13}
+    assert capsys.readouterr().err == (
+        "stepscope: internal fault in the arguments of an operator, collecting less: no storage\n"
+    )
 
 
 def test_tests_see_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:

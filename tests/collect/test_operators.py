@@ -50,6 +50,7 @@ def calls(job: Recording, name: str, rank: int) -> list[tuple[str, int]]:
 
 COLLECTIVES = {
     "all_reduce": [("AllReduce", 32)],
+    "all_reduce_of_a_sparse_tensor": [("AllReduce", UNKNOWN)],
     "all_reduce_async": [("AllReduce", 32)],
     "all_reduce_without_gradients": [("AllReduce", 32)] * 2,
     "all_reduce_coalesced": [("AllReduce", 48)],

@@ -259,17 +259,19 @@ def test_a_task_that_fails_keeps_no_record_from_its_way(
 def test_faults_and_our_own_cost_are_reported(
     session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "faults", guard.Tally())
+    monkeypatch.setattr(guard, "faults", guard.Faults())
     session.before_flush.append(session_module.fault_counter(session))
-    guard.faults.add()
+    guard.faults.add("hook of this", times=2)
+    guard.faults.add("hook of that")
     _phase(session)
 
     def told(heard: Heard) -> bool:
-        return len(heard.records(RecordKind.COUNT)) >= 2
+        return len(heard.records(RecordKind.COUNT)) >= 5
 
     counts = listener.accept().read_until(told).records(RecordKind.COUNT)
     values = {record.name: record.fields[1] for record in counts}
-    assert values["stepscope_internal_faults"] == 1
+    assert values["stepscope_internal_faults"] == 3
+    assert values["stepscope_internal_faults:hook of this"] == 2
     assert values["stepscope_sender_cpu_ns"] >= 0
 
 

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -29,17 +30,49 @@ class Tally:
             self.value += 1
 
 
-faults = Tally()
+class Faults:
+    """The same for each place in our code."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._by_place: Counter[str] = Counter()
+
+    def add(self, where: str, times: int = 1) -> None:
+        with self._lock:
+            self._by_place[where] += times
+
+    @property
+    def value(self) -> int:
+        return sum(self.places().values())
+
+    def places(self) -> dict[str, int]:
+        """How often something failed, by place."""
+        with self._lock:
+            return dict(self._by_place)
+
+
+faults = Faults()
 """Internal faults in this process."""
 _seen: set[str] = set()
 
 
 def report(where: str, error: BaseException) -> None:
     """Counts a fault, and logs it to standard error once per place, in one line."""
-    faults.add()
-    if os.environ.get(RAISE_VARIABLE):
+    if raises():
+        faults.add(where)
         raise error
-    say_once(where, f"stepscope: internal fault in {where}, collecting less: {error!r}")
+    swallow(where, repr(error))
+
+
+def swallow(where: str, text: str, times: int = 1) -> None:
+    """Counts faults that were caught already, and logs the first of each place."""
+    faults.add(where, times)
+    say_once(where, f"stepscope: internal fault in {where}, collecting less: {text}")
+
+
+def raises() -> bool:
+    """Whether internal faults are to end the training."""
+    return bool(os.environ.get(RAISE_VARIABLE))
 
 
 def say_once(about: str, text: str) -> None:

@@ -28,6 +28,7 @@ from stepscope.collect.device.marks import Between, Marks
 from stepscope.collect.phases import Moment, Phases
 from stepscope.collect.sender import QUEUE_RECORDS, RecordQueue, Sender, leave_child_alone
 from stepscope.collect.shared import Shared
+from stepscope.trace.names import FAULTS
 from stepscope.wire.control import Leaving, encode_leaving
 from stepscope.wire.frames import (
     AtRisk,
@@ -370,13 +371,16 @@ def _short(text: str, most: int = LONGEST_NAME) -> str:
 
 def fault_counter(session: Session) -> Callable[[], None]:
     """A `before_flush` task that reports new internal faults and our own CPU time."""
-    told_faults, told_at = 0, 0.0
+    reported: dict[str, int] = {}
+    told_at = 0.0
 
     def report() -> None:
-        nonlocal told_faults, told_at
-        if guard.faults.value > told_faults:
-            told_faults = guard.faults.value
-            session.count("stepscope_internal_faults", told_faults)
+        nonlocal told_at
+        for where, times in guard.faults.places().items():
+            if times > reported.get(where, 0):
+                reported[where] = times
+                session.count(f"{FAULTS}:{where}", times)
+                session.count(FAULTS, sum(reported.values()))
         if time.monotonic() - told_at >= COST_SECONDS and session.started:
             session.count("stepscope_sender_cpu_ns", session.sender_cpu_ns)
             told_at = time.monotonic()

@@ -361,7 +361,8 @@ _OVERHEAD_UNITS = {"_cpu": " cores", "_seconds": " s", "_s": " s"}
 
 def overhead(name: str, value: float) -> str:
     """One item of stepscope's own overhead, with the unit given by the suffix of its name."""
-    words = name.replace("_", " ")
+    name, _, place = name.partition(":")
+    words = name.replace("_", " ") + (f" in {place}" if place else "")
     if name.endswith("_fraction"):
         return f"{words.removesuffix(' fraction')} {units.percent(value)}"
     if name.endswith("_bytes"):

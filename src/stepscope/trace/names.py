@@ -29,3 +29,6 @@ UNKNOWN_PEER = -2
 
 GIL = "GIL: "
 """Begins the name in place of a thread whose samples are of holding the GIL: `GIL: MainThread`."""
+
+FAULTS = "stepscope_internal_faults"
+"""The counter of internal faults in a rank; with a colon and a place behind it, of one place."""

@@ -7,12 +7,14 @@ the Python kernels these follow the future of every operator, because that needs
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.guard import faults, guarded
+from stepscope.collect.guard import guarded, raises, swallow
 from stepscope.collect.hooks.groups import GroupRegistry
 from stepscope.collect.hooks.in_flight import BLOCKED_NS, InFlight, Operator, open_deadline_ns
 from stepscope.collect.hooks.operators import OPERATORS, Call
@@ -50,7 +52,8 @@ class NativeWatch:
         self._failed: set[int] = set()
         self._last_words = ctypes.create_string_buffer(LONGEST_ERROR)
         self._buffer = ctypes.create_string_buffer(_ROOM * _EVENT.size)
-        self._told_dropped = self._told_faults = 0
+        self._told_dropped = 0
+        self._told_faults: Counter[str] = Counter()
         # before the report of open operators, so that what has ended is not reported as open
         session.before_flush.append(self._drain)
         self._in_flight = InFlight(session, registry, lambda _op: False)
@@ -61,7 +64,7 @@ class NativeWatch:
         """Registers our kernels for the operators that this torch has; returns how many."""
         import torch
 
-        self._library.stepscope_start(self._first_event)
+        self._library.stepscope_start(self._first_event, raises())
         watched = 0
         for name, op in OPERATORS.items():
             overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
@@ -179,14 +182,26 @@ class NativeWatch:
         return self._groups[at]
 
     def _tell_losses(self) -> None:
-        dropped, failed = self.shared.dropped, self.shared.faults
+        dropped = self.shared.dropped
         if dropped > self._told_dropped:
             self._session.lost(RecordKind.COMM, dropped - self._told_dropped)
             self._told_dropped = dropped
             self._forget_running()  # their ends may be among the lost events
-        for _ in range(failed - self._told_faults):
-            faults.add()
-        self._told_faults = failed
+        if self.shared.faults > self._told_faults.total():
+            self._tell_faults()
+
+    def _tell_faults(self) -> None:
+        """What failed in the library, by place; under test it was raised there already."""
+        room, times = ctypes.create_string_buffer(LONGEST_ERROR), ctypes.c_int64()
+        for at in itertools.count():
+            length = self._library.stepscope_fault(at, room, LONGEST_ERROR, ctypes.byref(times))
+            if length <= 0:
+                return
+            where, _, text = room.raw[:length].decode("utf-8", "replace").partition("\n")
+            fresh = times.value - self._told_faults[where]
+            if fresh > 0:
+                self._told_faults[where] = times.value
+                swallow(where, text, fresh)
 
     def _forget_running(self) -> None:
         for serial in list(self._running):
@@ -219,6 +234,7 @@ def _load() -> Any:
         return None
     library = ctypes.PyDLL(str(path))  # keeps the GIL: no call takes long enough to release it
     library.stepscope_start.restype = None
+    library.stepscope_start.argtypes = [ctypes.CFUNCTYPE(ctypes.c_int), ctypes.c_int]
     library.stepscope_add_reducer.restype = None
     library.stepscope_watch_terminate.restype = None
     library.stepscope_last_words_sent.restype = None
@@ -228,6 +244,9 @@ def _load() -> Any:
     library.stepscope_look_after.restype = None
     library.stepscope_open.argtypes = [ctypes.c_int64]
     library.stepscope_open.restype = ctypes.c_int64
+    library.stepscope_fault.argtypes = [
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int64),
+    ]  # fmt: skip
     library.stepscope_drain.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.stepscope_drain.restype = ctypes.c_int64
     return library

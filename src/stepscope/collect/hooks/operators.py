@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
+from stepscope.wire.records import UNKNOWN
 
 OPERATORS = {
     "allreduce_": "AllReduce",
@@ -65,9 +66,9 @@ class Call:
 
 
 def address(tensors: Any) -> int:
-    """Address of the values of the (first) tensor."""
+    """Address of the values of the (first) tensor; 0 if there is none, or it is sparse."""
     tensor = first_tensor(tensors)
-    return 0 if tensor is None else int(tensor.data_ptr())
+    return 0 if tensor is None or is_sparse(tensor) else int(tensor.data_ptr())
 
 
 _SEQUENCES = (list, tuple)
@@ -88,8 +89,18 @@ def blocks_host(tensors: Any) -> bool:
 
 
 def size_bytes(tensors: Any) -> int:
+    """What one rank passes; UNKNOWN of sparse tensors: members of one operator pass different
+    numbers of values, and none of them says how much moves."""
     if not isinstance(tensors, _SEQUENCES):
+        if is_sparse(tensors):
+            return UNKNOWN
         return int(tensors.numel() * tensors.element_size())
     if len(tensors) == 1:  # nearly always
         return size_bytes(tensors[0])
-    return sum([size_bytes(tensor) for tensor in tensors])
+    sizes = [size_bytes(tensor) for tensor in tensors]
+    return UNKNOWN if UNKNOWN in sizes else sum(sizes)
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Whether it has indices beside its values, in the one such layout that backends take."""
+    return bool(tensor.is_sparse)

@@ -26,7 +26,8 @@ CACHE_VARIABLE = "STEPSCOPE_CACHE"
 NATIVE_VARIABLE = "STEPSCOPE_NATIVE"
 """`0`: load and compile no library."""
 FOLDER = Path(__file__).parent
-SOURCE, HEADERS = FOLDER / "operators.cpp", (FOLDER / "last_words.hpp", FOLDER / "shared.hpp")
+SOURCE = FOLDER / "operators.cpp"
+HEADERS = tuple(FOLDER / name for name in ("faults.hpp", "last_words.hpp", "shared.hpp"))
 
 _COMPILERS = ("c++", "g++", "clang++")
 _STANDARDS = ("-std=c++20", "-std=c++17")

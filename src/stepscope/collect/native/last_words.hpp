@@ -13,6 +13,7 @@
 #include <exception>
 #include <string>
 
+#include "faults.hpp"
 #include "shared.hpp"
 
 // The sender wakes ten times a second, and needs two turns.
@@ -53,7 +54,7 @@ class LastWords {
                 spoken_.store(true, std::memory_order_release);
                 wait();
             } catch (...) {
-                ++stepscope_shared.faults;
+                Faults::one().count("last words");
             }
         }
         if (next_ != nullptr) next_();

@@ -8,7 +8,7 @@
 //
 // The end of an operator is found by a callback on the work's future, on the backend's thread. If
 // the work has none (P2P and reduce-scatter of gloo), it is the return of its `wait`. Our failures
-// must not reach the training: exceptions are caught here and counted.
+// must not reach the training: exceptions are caught here, and `faults.hpp` keeps what they say.
 //
 // Compiled against the headers of the installed torch (`build.py`), and only valid for that one.
 
@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "faults.hpp"
 #include "last_words.hpp"
 #include "shared.hpp"
 
@@ -89,13 +90,30 @@ const at::Tensor* first_tensor(const c10::IValue& value) {
     return items.empty() ? nullptr : first_tensor(items.front());
 }
 
+bool is_sparse(const at::Tensor& tensor) { return tensor.layout() != c10::kStrided; }
+
+// Unknown of sparse tensors: members of one operator pass different numbers of values, and none of
+// them says how much moves.
 std::int64_t size_bytes(const c10::IValue& value) {
-    if (value.isTensor()) return static_cast<std::int64_t>(value.toTensor().nbytes());
+    if (value.isTensor()) {
+        const at::Tensor& tensor = value.toTensor();
+        return is_sparse(tensor) ? kUnknown : static_cast<std::int64_t>(tensor.nbytes());
+    }
     std::int64_t total = 0;
     if (value.isList()) {
-        for (const c10::IValue& item : value.toListRef()) total += size_bytes(item);
+        for (const c10::IValue& item : value.toListRef()) {
+            const std::int64_t size = size_bytes(item);
+            if (size == kUnknown) return kUnknown;
+            total += size;
+        }
     }
     return total;
+}
+
+// Where the values of a tensor in host memory are; nowhere for a sparse one, or one without any.
+const void* host_address(const at::Tensor* tensor) {
+    const bool known = tensor != nullptr && tensor->device().is_cpu() && tensor->has_storage();
+    return known ? tensor->const_data_ptr() : nullptr;
 }
 
 class Recorder {
@@ -317,7 +335,7 @@ class OperatorWatch final : public c10::OperatorKernel {
                 output = read(*stack, event);
                 seen = true;
             } catch (...) {
-                ++stepscope_shared.faults;
+                Faults::one().swallow("the arguments of an operator");
             }
         }
         op.redispatchBoxed(below(keys), stack);
@@ -325,7 +343,7 @@ class OperatorWatch final : public c10::OperatorKernel {
             try {
                 note(event, output, *stack);
             } catch (...) {
-                ++stepscope_shared.faults;
+                Faults::one().swallow("an operator that was called");
             }
         }
     }
@@ -345,12 +363,7 @@ class OperatorWatch final : public c10::OperatorKernel {
         event.group = recorder().group(group->getGroupName());
         if (layout_.async_at < 0 || arguments[layout_.async_at].toBool()) event.flags |= kAsync;
         if (first != nullptr && !first->device().is_cpu()) event.flags |= kOnDevice;
-        return address(arguments[0]);
-    }
-
-    static const void* address(const c10::IValue& tensors) {
-        const at::Tensor* first = first_tensor(tensors);
-        return first != nullptr && first->device().is_cpu() ? first->const_data_ptr() : nullptr;
+        return host_address(first_tensor(arguments[0]));
     }
 
     void note(Event& event, const void* output, const torch::jit::Stack& stack) {
@@ -410,7 +423,7 @@ class OperatorWatch final : public c10::OperatorKernel {
             try {
                 recorder().ended(serial, done.hasError());
             } catch (...) {
-                ++stepscope_shared.faults;
+                Faults::one().count("the end of an operator");
             }
             recorder().follows(-1);
         });
@@ -432,12 +445,10 @@ class WaitWatch final : public c10::OperatorKernel {
         try {
             const std::int64_t end_ns = now_ns();
             if (on_training_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
-            const at::Tensor* tensor = first_tensor(stack->back());
-            if (tensor != nullptr && tensor->device().is_cpu()) {
-                recorder().waited_for(tensor->const_data_ptr(), start_ns, end_ns);
-            }
+            const void* output = host_address(first_tensor(stack->back()));
+            if (output != nullptr) recorder().waited_for(output, start_ns, end_ns);
         } catch (...) {
-            ++stepscope_shared.faults;
+            Faults::one().swallow("wait_tensor");
         }
     }
 };
@@ -459,7 +470,9 @@ torch::Library& operators() {
 extern "C" {
 
 // Calls `on_first_event` at the first operator, on the thread that called it; 0 means: stop.
-void stepscope_start(int (*on_first_event)()) {
+// `raises`: under test, our own exceptions end the training.
+void stepscope_start(int (*on_first_event)(), int raises) {
+    Faults::one().raise(raises != 0);
     first_event = on_first_event;
     pthread_atfork(nullptr, nullptr, in_child);
     stepscope_shared.enabled = 1;
@@ -515,6 +528,11 @@ std::int64_t stepscope_open(std::int64_t since_ns) { return recorder().open(sinc
 
 std::int64_t stepscope_drain(Event* out, std::int64_t most) {
     return recorder().drain(out, static_cast<std::size_t>(most));
+}
+
+// Copies the place and the text of one of our faults, and how often it happened.
+int stepscope_fault(int at, char* out, int room, std::int64_t* times) {
+    return Faults::one().copy(at, out, room, times);
 }
 
 // Copies a group's name, cut to `room` bytes; returns its length.

@@ -6,8 +6,11 @@ from collections import Counter
 
 import numpy as np
 
+from stepscope.trace.names import FAULTS
 from stepscope.window import Mask, Table, Window
 
+OURS = "stepscope_"
+"""Begins our own metrics."""
 OWN_THREADS = (
     "stepscope_sender_cpu_ns", "stepscope_cupti_cpu_ns", "stepscope_cupti_worker_cpu_ns",
     "stepscope_nccl_cpu_ns",
@@ -17,7 +20,8 @@ OWN_THREADS = (
 
 def own_cost(window: Window) -> dict[str, float]:
     """Cores that the processor of the busiest host (with py-spy) and our threads in the costliest
-    rank use, and the number of internal faults if there were any."""
+    rank use, and the number of internal faults in the rank with the most, if there were any: all of
+    them, and by place."""
     hardware = window.table("hardware")
     if hardware is None:
         return {}
@@ -30,10 +34,17 @@ def own_cost(window: Window) -> dict[str, float]:
         rates.update(_rates_by_rank(hardware, metric))
     if rates:
         cost["sender_cpu"] = max(rates.values())
-    faults = hardware.floats("value")[_rows(hardware, "stepscope_internal_faults")]
-    if faults.size:
-        cost["internal_faults"] = float(faults.max())
-    return cost
+    return cost | _internal_faults(hardware)
+
+
+def _internal_faults(hardware: Table) -> dict[str, float]:
+    """The highest count of each of these metrics: the total, and `…:PLACE`."""
+    metrics = hardware.strings("metric")
+    return {
+        name.removeprefix(OURS): float(hardware.floats("value")[_rows(hardware, name)].max())
+        for name in sorted(metrics.named(np.ones(len(hardware), np.bool_)))
+        if name.startswith(FAULTS)
+    }
 
 
 def _rows(hardware: Table, metric: str) -> Mask:
