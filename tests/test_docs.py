@@ -77,6 +77,7 @@ def test_every_metric_that_is_written_is_documented() -> None:
     sources = (
         "processor/hardware/sampler.py",
         "processor/sampling/watcher.py",
+        "trace/names.py",
         "collect/session.py",
     )
     code = "\n".join((SOURCE / name).read_text(encoding="utf-8") for name in sources)

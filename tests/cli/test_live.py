@@ -64,7 +64,7 @@ class Job:
         self._clock.used += self.look_cpu
         if not self.exists:
             raise SourceError("nothing was recorded there yet")
-        return SAMPLES["hang" if self.stuck else "healthy"]()
+        return _hang() if self.stuck else SAMPLES["healthy"]()
 
     def hang(self) -> Diagnosis | None:
         if not self.exists:
@@ -73,9 +73,15 @@ class Job:
 
     def at_once(self) -> Diagnosis:
         """What a quick look makes of it: as sure as it is of a stopped process, or not."""
-        hang = SAMPLES["hang"]()
+        hang = _hang()
         sure = replace(hang.verdicts[0], confidence=0.97 if self.stopped else 0.7)
         return replace(hang, verdicts=(sure,))
+
+
+def _hang() -> Diagnosis:
+    """In a step that is complete once the job goes on."""
+    hang = SAMPLES["hang"]()
+    return replace(hang, verdicts=(replace(hang.verdicts[0], steps=(1200, 1200)),))
 
 
 class Run:
@@ -134,6 +140,19 @@ def test_a_stopped_process_is_reported_without_a_full_diagnosis(
     run.watch(10)
     assert capsys.readouterr().err.count("rank 3 never entered") == 1
     assert len(run.job.looks) == 1, "a whole look has time"
+
+
+def test_a_hang_that_ends_is_said_to_be_over(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever read that the rank hangs learns that it goes on, and how long it took."""
+    run.job.look_cpu = run.job.look_seconds = 1.0
+    run.watch(10)
+    run.stall()
+    run.job.stuck = run.job.stopped = True
+    run.watch(10)
+    run.job.stuck = False
+    run.watch(200)
+    told = capsys.readouterr().err
+    assert told.count("goes on after 1.22 s in step 1200") == 1
 
 
 def test_a_hang_is_reported_though_no_diagnosis_found_a_folder_yet(

@@ -28,14 +28,14 @@ from stepscope.cli.exits import print_fault, print_stderr
 from stepscope.cli.follow import Watch, encodable, identity, import_diagnosis
 from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
-from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.errors import StepscopeError
 from stepscope.memory import release_freed_memory, return_freed_memory_here
 from stepscope.report import story
 from stepscope.report.plain import printable
 from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, render_text
-from stepscope.report.units import count, duration
+from stepscope.report.units import count, duration, ranks
 from stepscope.store.layout import safe_name
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Live:
         self._notifications = notifications
         self._ask_for_stacks = ask_for_stacks
         self._requested_stacks = self._hanging = self._is_faulty = False
+        self._hung: Verdict | None = None
         self._previous: set[tuple[object, ...]] = set()
         self._root, self._job, self._topology = root, job, topology
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
@@ -197,6 +198,11 @@ class Live:
         return diagnosis.with_verdicts(kept)
 
     def _show(self, diagnosis: Diagnosis) -> None:
+        if self._hung is not None and (said := goes_on(self._hung, diagnosis)):
+            self._screen.say(said)
+            self._hung = None
+        hung = (one for one in diagnosis.verdicts if one.kind == "hang" and not one.ended)
+        self._hung = next(hung, self._hung)
         self._screen.show(diagnosis)
         if self._announcer is not None:
             self._announcer.show(diagnosis)
@@ -289,6 +295,9 @@ class _Plain:
             self._status_at = time.monotonic()
             print_stderr(status(diagnosis))
 
+    def say(self, line: str) -> None:
+        print_stderr(line)
+
     def stop(self) -> None:
         """Nothing to do."""
 
@@ -309,6 +318,9 @@ class _Terminal:
     def show(self, diagnosis: Diagnosis) -> None:
         self._diagnosis = diagnosis
         self._draw()
+
+    def say(self, line: str) -> None:
+        self._print(f"stepscope: {line}".encode())
 
     def stop(self) -> None:
         while select.select([self._ours], [], [], 0)[0]:
@@ -371,6 +383,17 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  {verdict.summary}"
         yield f"  do next: {verdict.advice}"
         yield from (f"  stack: {frame}" for frame in verdict.stack[-STACK_FRAMES:])
+
+
+def goes_on(hung: Verdict, now: Diagnosis) -> str:
+    """`rank 1 goes on after 8.2 s`, once the step is complete in which it hung; else nothing."""
+    step, series = (hung.steps or (None, None))[0], now.series
+    if now.state == "hang" or step is None or step not in series.steps:
+        return ""
+    lasted = duration(series.duration_ns[series.steps.index(step)])
+    verb = "go" if len(hung.ranks) > 1 else "goes"
+    who = ranks(hung.ranks) if hung.ranks else "the job"
+    return f"{who} {verb} on after {lasted} in step {step}"
 
 
 def _on_terminal() -> bool:

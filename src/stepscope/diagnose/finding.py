@@ -91,6 +91,11 @@ class Decision:
     """Whether a candidate is rejected if this did not fire; else it only informs."""
 
 
+BY_STOPS = ("stopped", "stopped-process")
+"""Methods that find processes that were stopped from outside: neither code nor device is at fault.
+"""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What one method found, before blame is decided; empty `ranks` mean all ranks.

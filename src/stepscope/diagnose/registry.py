@@ -41,6 +41,7 @@ from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
 from stepscope.diagnose.detect.slow_units import SlowUnits
+from stepscope.diagnose.detect.stopped import Stopped
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
@@ -59,6 +60,7 @@ from stepscope.diagnose.explain.more_data import MoreData
 from stepscope.diagnose.explain.pattern import PatternOfRank
 from stepscope.diagnose.explain.pcie import SlowPcieLink
 from stepscope.diagnose.explain.quota import CpuQuota
+from stepscope.diagnose.explain.stopped import StoppedProcess
 from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.explain.trace import SlowTrace
 from stepscope.diagnose.method import Detector, Explanation
@@ -92,6 +94,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     SlowLoader(),
     SlowUnits(),
     BehaviourPatterns(),
+    Stopped(),
     QuotaHosts(),
     CrowdedHosts(),
 )
@@ -138,6 +141,7 @@ PUBLISHED: tuple[Detector, ...] = (
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     GcPauses(),
+    StoppedProcess(),
     SlowTrace(),
     CpuQuota(),
     LowClock(),

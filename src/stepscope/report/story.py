@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.diagnose.finding import Cause, Diagnosis, Ended, State, Verdict
+from stepscope.diagnose.finding import BY_STOPS, Cause, Diagnosis, Ended, State, Verdict
 from stepscope.diagnose.shown import FunctionUse
 from stepscope.report import units
 
@@ -56,6 +56,7 @@ MOST_ENTRIES = 3
 NOTABLE = 0.01
 """Unexplained time below this share of a step is rounding and noise."""
 
+STOPPED = "stopped process", "its process was stopped from outside, and later continued"
 IN_FUNCTION = "it computes longer, in a function that takes a smaller share of its peers' time"
 
 HANG_CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -211,6 +212,8 @@ def meaning_of(verdict: Verdict) -> tuple[str, str]:
         return ENDED[verdict.ended]
     if verdict.kind == "mismatch":
         return name, MISMATCH
+    if any(one.method in BY_STOPS for one in verdict.evidence):
+        return STOPPED
     if verdict.cause == "compute" and verdict.kind == "slowdown" and verdict.function is not None:
         return name, IN_FUNCTION
     return (

@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Device, Finding, Slowdown
 from stepscope.diagnose.prepare.gauges import indices
+from stepscope.diagnose.words.advice import was_stopped
 from stepscope.trace import Host
 from stepscope.window import Window, first_rows, numbered
 
@@ -157,9 +158,9 @@ def all_hosts(window: Window) -> tuple[Device, ...]:
 def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> tuple[Device, ...]:
     """The devices at fault for slow ranks: GPUs, the PCIe paths to them, or the hosts' CPUs.
 
-    If a function is slow, no device is at fault.
+    If a function is slow, or the process was stopped, no device is at fault.
     """
-    if finding.function is not None:
+    if finding.function is not None or was_stopped(finding):
         return ()
     sure = round(finding.score, 3)
     of_gpu = finding.cause == "compute" or (isinstance(finding, Slowdown) and finding.of_gpu)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepscope.diagnose.finding import (
+    BY_STOPS,
     Cause,
     Ended,
     Evidence,
@@ -56,6 +57,11 @@ ON_HOST = (
     "limits of {who} (`taskset -p`, `cpu.max`)"
 )
 
+STOPPED = (
+    "find out who stopped and continued {who}: `kill -STOP` by a scheduler that suspends jobs or a "
+    "script, a debugger that was attached, Ctrl-Z in a terminal, a control group that was frozen "
+    "(`cgroup.freeze`), a virtual machine that was paused or moved; `auditctl -S kill` records who"
+)
 BY_QUOTA = ("cpu-quota", "quota-hosts")
 """Methods that find a quota of processor time."""
 QUOTA = (
@@ -227,11 +233,19 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return SHARED_DEVICES
     if finding.of_gpu:
         return OTHER_GPU_PROCESSES
+    if was_stopped(finding):
+        return STOPPED
     if any(method in BY_QUOTA for method in (finding.method, *_methods(finding.supporting))):
         return QUOTA
     if finding.cause == "host" and finding.function is not None:
         return ON_HOST
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
+
+
+def was_stopped(finding: Finding) -> bool:
+    """Whether its processes were stopped from outside."""
+    supporting = finding.supporting if isinstance(finding, Slowdown) else ()
+    return any(method in BY_STOPS for method in (finding.method, *_methods(supporting)))
 
 
 def _methods(evidence: Sequence[Evidence]) -> list[str]:

@@ -90,6 +90,8 @@ def _because(finding: Slowdown) -> str:
         )
         if any(each.method == "cpu-quota" for each in finding.supporting):
             reason = f", because a quota limits {whose} processor time"
+        if any(each.method == "stopped-process" for each in finding.supporting):
+            reason = f", because {whose} process was stopped"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"
     return reason
