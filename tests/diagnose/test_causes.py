@@ -103,6 +103,27 @@ def test_a_host_without_its_processor_is_no_slow_function() -> None:
     assert [one.type for one in verdict.devices] == ["cpu"]
 
 
+def test_a_compiler_that_waits_for_its_own_workers_compiles() -> None:
+    """The innermost functions wait for processes that inductor compiles in."""
+    stack = (
+        "masked (train.py:98);__call__ (/lib/torch/_dynamo/convert_frame.py:1);"
+        "compile_fx (/lib/torch/_inductor/compile_fx.py:7);wait (/lib/python3.11/threading.py:320)"
+    )
+    compiling = replace(SLOW, phase="forward-compute", times=3.0, computes=False, function=stack)
+    verdict = the_verdict(a_job(faults=[compiling]))
+    assert (verdict.cause, verdict.function) == ("jit_compile", "masked (train.py:98)")
+    assert verdict.devices == ()
+
+
+def test_running_compiled_code_is_no_compiling() -> None:
+    stack = (
+        "compile_wrapper (/lib/torch/_dynamo/eval_frame.py:1);"
+        "__call__ (/lib/torch/_inductor/output_code.py:7);call (/tmp/torchinductor/c7.py:320)"
+    )
+    slow = replace(SLOW, phase="forward-compute", times=3.0, function=stack)
+    assert the_verdict(a_job(faults=[slow])).cause != "jit_compile"
+
+
 @pytest.mark.parametrize(
     ("function", "found"), [("compile (cute.py:41)", ["jit_compile"]), ("nap (train.py:98)", [])]
 )

@@ -20,12 +20,14 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import (
     EXPLAINS,
+    LEAST_SHARE,
     LEAST_STEPS,
     SAMPLE_NS,
     Samples,
     SlowFunction,
     collects,
     compiles,
+    is_compiling,
     is_users,
     slower_than_peers,
 )
@@ -45,13 +47,51 @@ class Compilation:
     needs = Needs("stacks")
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        slow = _function_of_host(job, suspect)
-        if slow is None or not compiles(slow.function):
+        if not of_host(job, suspect) and use_of_excess(job, suspect).keeps_ahead:
             return None
-        evidence = (*processor_evidence(job, suspect), evidence_of(slow))
-        return Explained(
-            "jit_compile", "measured", evidence, function=slow.function, proven=True
-        )  # fmt: skip
+        found = _compiling(job, suspect) or _compiler(job, suspect)
+        if found is None:
+            return None
+        function, compiler = found
+        evidence = (*processor_evidence(job, suspect), compiler)
+        return Explained("jit_compile", "measured", evidence, function=function, proven=True)
+
+
+def _compiler(job: Observed, suspect: Suspect) -> tuple[str, Evidence] | None:
+    """The suspect's slow function, if it belongs to a compiler."""
+    slow = slow_function(job, suspect)
+    if slow is None or not compiles(slow.function):
+        return None
+    return slow.function, evidence_of(slow)
+
+
+def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] | None:
+    """What is compiled, where compiling takes most of the excess: by any function of a stack.
+
+    The innermost ones mostly wait, because compilers work in processes of their own.
+    """
+    samples = job.samples
+    if samples is None:
+        return None
+    span, lasted_ns = _when(job, samples, suspect)
+    inside = samples.within(is_compiling)
+    own = span & (samples.row == suspect.row)
+    peers = span & np.isin(samples.row, job.peers_of(suspect.row, suspect.phase))
+    if not (own & inside).any() or samples.weight[own].sum() < samples.least_ns:
+        return None
+    share, usual = (_share(samples, inside, chosen) for chosen in (own, peers))
+    excess = min(suspect.whole_ns / max(lasted_ns, 1.0), 1.0)
+    if share - usual < max(LEAST_SHARE, EXPLAINS * excess):
+        return None
+    detail = (f"{percent(share)} of the samples are in a just-in-time compiler, {percent(usual)} on "
+              "its peers")  # fmt: skip
+    evidence = Evidence(Compilation.name, detail, {"share": share, "peers": usual})
+    return samples.users_caller(is_compiling, own & inside) or None, evidence
+
+
+def _share(samples: Samples, inside: Mask, chosen: Mask) -> float:
+    """The part of the chosen time that is inside."""
+    return float(samples.weight[chosen & inside].sum() / max(samples.weight[chosen].sum(), 1.0))
 
 
 class Collecting:

@@ -15,10 +15,13 @@ import numpy as np
 
 from stepscope.diagnose.finding import Device, Finding, Slowdown
 from stepscope.diagnose.prepare.gauges import indices
+from stepscope.diagnose.thresholds import PROCESSOR_TIME
 from stepscope.diagnose.words.advice import was_stopped
 from stepscope.trace import Host
 from stepscope.window import Window, first_rows, numbered
 
+USE = "processor-use"
+"""The evidence on what the processor did during an excess (`explain.cpu`)."""
 MOST_HOSTS = 8
 """Hosts that are listed as devices, where all are concerned. Our choice."""
 
@@ -155,15 +158,27 @@ def all_hosts(window: Window) -> tuple[Device, ...]:
     return tuple(Device("host", name, round(1 / len(hosts), 3)) for name in few)
 
 
+def _slept(finding: Finding) -> bool:
+    """Whether most of the excess is known to be neither processor time nor waiting for it."""
+    for one in finding.supporting if isinstance(finding, Slowdown) else ():
+        known = [one.values.get(name) for name in ("computed", "starved")]
+        if one.method == USE and None not in known:
+            return sum(value for value in known if isinstance(value, float)) < PROCESSOR_TIME
+    return False
+
+
 def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> tuple[Device, ...]:
     """The devices at fault for slow ranks: GPUs, the PCIe paths to them, or the hosts' CPUs.
 
-    If a function is slow, or the process was stopped, no device is at fault.
+    If a function is slow, or the process was stopped, no device is at fault; nor is a processor
+    for time in which the rank neither used it nor waited for it.
     """
     if finding.function is not None or was_stopped(finding):
         return ()
     sure = round(finding.score, 3)
     of_gpu = finding.cause == "compute" or (isinstance(finding, Slowdown) and finding.of_gpu)
+    if finding.cause == "host" and not of_gpu and _slept(finding):
+        return ()
     if finding.cause in ("contention", "host") and not of_gpu:
         return tuple(Device("cpu", f"{host}/cpu", sure) for host in hosts)
     known = Devices(window)

@@ -69,6 +69,14 @@ WAITING = (
 LOADER = "dataloader"
 COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
 """Paths of just-in-time compilers; elsewhere a compiling function has a name that begins so."""
+COMPILING = (
+    "torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py",
+    "torch/_inductor/async_compile.py", "triton/compiler/", "torch/utils/cpp_extension.py",
+)  # fmt: skip
+"""Paths through which compilers are entered and code that was compiled is not: that one passes
+other parts of dynamo and inductor each time it runs."""
+RUNS_COMPILED = "run "
+"""In `compile_fx.py` of older torch, what calls compiled code."""
 PATTERNS = ("/re.py", "/re/", "sre_compile")
 """Paths in which `compile` means regular expressions."""
 
@@ -252,6 +260,21 @@ class Samples:
         """Which samples have a wanted function on their stack."""
         named = np.array([wanted(name) for name in self.functions], np.bool_)
         return self._holding(named[self.pair_function])[self.code]
+
+    def users_caller(self, called: Callable[[str], bool], chosen: Mask) -> str:
+        """The frame of the user's own code, outside of any such function, that calls it for most of
+        the chosen time; empty if there is none."""
+        at = np.array([called(one) for one in self.functions], np.bool_)[self.pair_function]
+        outer = np.full(self.stacks, np.iinfo(np.int64).max)
+        np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
+        own = np.array([is_users(one) and not is_ours(one) for one in self.functions], np.bool_)
+        pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
+        nearest = np.full(self.stacks, -1)
+        np.maximum.at(nearest, self.pair_stack[pairs], self.pair_depth[pairs])
+        pairs &= self.pair_depth == nearest[self.pair_stack]
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        lines = stats.sums(self.pair_line[pairs], weight[self.pair_stack[pairs]], 0)
+        return self.lines[int(np.argmax(lines))] if lines.any() else ""
 
     def _holding(self, pairs: Mask) -> Mask:
         """Which stacks contain any of the chosen pairs of stack and function."""
@@ -457,6 +480,19 @@ def compiles(function: str) -> bool:
     return any(word in function for word in COMPILES) or (
         name.startswith("compile") and not any(word in function for word in PATTERNS)
     )
+
+
+def is_compiling(function: str) -> bool:
+    """Whether a compiler is at work in whatever this function calls.
+
+    It may do so in other processes, for which the innermost functions wait.
+
+    >>> is_compiling("compile_fx_inner (/lib/torch/_inductor/compile_fx.py)")
+    True
+    >>> is_compiling("compile_wrapper (/lib/torch/_dynamo/eval_frame.py)")
+    False
+    """
+    return any(path in function for path in COMPILING) and not function.startswith(RUNS_COMPILED)
 
 
 def collects(function: str) -> bool:
