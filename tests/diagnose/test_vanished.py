@@ -79,6 +79,47 @@ def test_the_first_to_end_is_named(how: dict[str, Any], cause: str, says: str) -
     assert verdict.summary == f"{says}; the others were terminated"
 
 
+FRAMES = "<module> (train.py:9);check (train.py:5)"
+FAILED = {**RAISED, "frames": FRAMES}
+
+
+def test_ranks_that_all_fail_alike_have_a_common_cause() -> None:
+    """The same line raises the same exception everywhere; whoever is first has no part in it."""
+    ends = [(rank, 100 + rank, FAILED) for rank in range(4)]
+    verdict = the_verdict(exits(JOB, *ends))
+    assert (verdict.ranks, verdict.victims, verdict.cause) == ((), 0, "code")
+    assert verdict.summary == (
+        "all ranks ended with an exception (ValueError) in step 40, 3.0 ms apart and in the same "
+        "place"
+    )
+    assert verdict.function == "check (train.py:5)"
+    assert "failed alike" in verdict.advice
+
+
+def test_some_ranks_that_fail_alike_are_named_together() -> None:
+    ends = [(3, 100, FAILED), (1, 104, FAILED), (0, 300, TERMINATED), (2, 300, TERMINATED)]
+    verdict = the_verdict(exits(JOB, *ends))
+    assert (verdict.ranks, verdict.victims) == ((1, 3), 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**FAILED, "detail": "KeyError: 7"},
+        {**FAILED, "frames": "<module> (train.py:9);check (train.py:6)"},
+        {**FAILED, "frames": "<module> (train.py:9);all_reduce (torch/distributed/c10d.py:7)"},
+    ],
+)
+def test_other_exceptions_follow_from_the_first(other: dict[str, Any]) -> None:
+    verdict = the_verdict(exits(JOB, (3, 100, FAILED), (1, 104, other)))
+    assert verdict.ranks == (3,)
+
+
+def test_the_same_exception_within_communication_is_nobodys_own() -> None:
+    inside = {**RAISED, "frames": "<module> (train.py:9);send (torch/distributed/c10d.py:7)"}
+    assert the_verdict(exits(JOB, (3, 100, inside), (1, 104, inside))).ranks == (3,)
+
+
 def test_an_exception_was_raised_where_its_traceback_says() -> None:
     """And not where the rank was sampled last: in the collective of the step before."""
     frames = "<module> (train.py:9);check (train.py:5);loads (/usr/lib/python3.11/json/x.py:7)"

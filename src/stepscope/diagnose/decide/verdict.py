@@ -53,10 +53,10 @@ def _hangs(finding: Finding) -> bool:
 
 def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
     """The last stack of a rank that hangs, or that called another operator in a dump."""
-    if not isinstance(finding, Stuck) or not finding.ranks:
+    if not isinstance(finding, Stuck):
         return ()
-    if finding.stack is not None:
-        return finding.stack
+    if finding.stack is not None or not finding.ranks:
+        return finding.stack or ()
     shown = _hangs(finding) or finding.method == "desync"
     return latest_stack(window, finding.ranks[0]) if shown else ()
 

@@ -27,6 +27,7 @@ from stepscope.diagnose.operators.exits import Exit, read_exits
 from stepscope.diagnose.operators.liveness import last_progress_ns, latest_stack
 from stepscope.diagnose.views.stacks import waits
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import time_apart
 from stepscope.trace.signals import signal_name
 from stepscope.window import NULL, Window
 
@@ -97,7 +98,20 @@ def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
     first = own[0]
     if first.is_unknown and _outlived_ns(window, exits, first) < TOGETHER_NS:
         return []
-    return [one for one in own if one.ts_ns == first.ts_ns]
+    return [one for one in own if one.ts_ns == first.ts_ns or _is_alike(one, first)]
+
+
+def _is_alike(one: Exit, first: Exit) -> bool:
+    """Whether a process raised the same exception in the same place, and not because a peer was
+    gone: neither followed from the other then, whoever was first."""
+    place = first.frames[-1:]
+    if not first.reason or not place or one.frames[-1:] != place or _communicates(place[0]):
+        return False
+    return one.reason == first.reason and one.exception == first.exception
+
+
+def _communicates(frame: str) -> bool:
+    return waits(frame) or "torch/distributed/" in frame
 
 
 def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
@@ -128,22 +142,36 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
     first = culprits[0]
     ranks = tuple(sorted(one.rank for one in culprits))
     how, ended, cause = _how(first)
-    step = _step(window, first)
-    says = f"{name_ranks(ranks)} {how.format(was='were' if len(ranks) > 1 else 'was')}"
+    step, alike = _step(window, first), len(ranks) > 1 and _is_alike(culprits[-1], first)
+    everyone = alike and len(ranks) == len(window.ranks)
+    who = "all ranks" if everyone else name_ranks(ranks)
+    says = f"{who} {how.format(was='were' if len(ranks) > 1 else 'was')}"
     says += "" if step is None else f" in step {step}"
     victims = len(set(window.ranks) - set(ranks))
-    says += _fate(exits, ranks, victims)
+    apart = (
+        f", {time_apart(culprits[-1].ts_ns - first.ts_ns)} apart and in the same place"
+        if alike
+        else ""
+    )
+    says += apart + _fate(exits, ranks, victims)
     score = _score(window, first)
     return Stuck(
-        method="vanished", cause=cause, detail=first.detail or says, ranks=ranks,
+        method="vanished", cause=cause, detail=first.detail or says,
+        ranks=() if everyone else ranks,
         devices=_devices(window, ranks, cause),
         steps=None if step is None else (step, step),
         time_ns=(first.ts_ns, max(one.ts_ns for one in exits)), victims=victims, score=score,
-        decisions=(Decision("earliest-cause", True, says=f"{name_ranks(ranks)} ended first"),),
+        decisions=(Decision("earliest-cause", True, says=_first(who, alike)),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
         stack=first.frames if ended == "failed" and first.reason else None,
     )  # fmt: skip
+
+
+def _first(who: str, alike: bool) -> str:
+    if alike:
+        return f"{who} failed alike, and none of them because another one did"
+    return f"{who} ended first"
 
 
 def _score(window: Window, first: Exit) -> float:
@@ -163,7 +191,7 @@ def _how(one: Exit) -> tuple[str, Ended, Cause]:
     if one.reason == "out of memory":
         return "{was} killed (SIGKILL, out of memory)", "out of memory", "host"
     if one.reason:
-        name = one.detail.partition(": ")[0]
+        name = one.exception
         ended: Ended = "aborted" if one.is_abort else "failed"
         return f"ended with an exception ({name})", ended, "code"
     if one.is_abort:

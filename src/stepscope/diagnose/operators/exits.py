@@ -47,6 +47,11 @@ class Exit:
         return any(word in text for word in (*ECHOES, *MISMATCHED)) or self.signal in ASKED_TO_END
 
     @property
+    def exception(self) -> str:
+        """The type of the exception that ended it; empty if none did."""
+        return self.detail.partition(": ")[0] if self.reason else ""
+
+    @property
     def is_mismatched(self) -> bool:
         """Whether the communication library said that what ranks called does not match."""
         return any(word in self.detail.lower() for word in MISMATCHED)

@@ -150,6 +150,10 @@ ENDED: Mapping[Ended, str] = {
     "failed": "read the traceback in the log of {who}; the errors of the other ranks follow from "
     "it",
 }
+FAILED_ALIKE = (
+    "read one traceback in the log: {who} failed alike, so look for what they share (code, "
+    "configuration, data, a step that all reach), and not for what is special about one of them"
+)
 STUCK_OTHERWISE = (
     "dump the stacks of {who} (`py-spy dump --pid`) and of one waiting rank, and compare where "
     "they are in the program"
@@ -170,7 +174,8 @@ def advise(finding: Finding) -> str:
     if finding.kind == "mismatch":
         text = MISMATCH
     elif isinstance(finding, Stuck) and finding.ended:
-        text = ENDED[finding.ended]
+        alike = finding.ended == "failed" and len(finding.ranks) != 1
+        text = FAILED_ALIKE if alike else ENDED[finding.ended]
     elif finding.kind == "hang":
         text = STUCK.get(finding.cause, STUCK_WITHOUT_DUMP if undumped else STUCK_OTHERWISE)
     else:

@@ -8,6 +8,12 @@ def percent(part: float) -> str:
     return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
 
 
+def time_apart(ns: int) -> str:
+    """`2.9 ms`, `12 s`."""
+    return f"{ns / 1e9:.0f} s" if ns >= 10**10 else (
+        f"{ns / 1e9:.1f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms")  # fmt: skip
+
+
 def ranks_wait(count: int, inside: int, where: str) -> str:
     """Who waits in an operator, and how many wait elsewhere because of it.
 
