@@ -58,6 +58,30 @@ def test_a_machine_that_got_busy_is_not_code() -> None:
     assert diagnose(job).state == "regression"
 
 
+def crowded(before: float, after: float, waits: float = 0.1) -> Window:
+    """Everything takes 1.6 times as long, beside other processes that use so many cores; ranks wait
+    for a processor for this share of the time from then on."""
+    fault = Fault(ALL, None, 100, times=1.6, computes=False)
+    job = a_job(noise=0.05, faults=[fault], stacks=False)
+    at = int(job.tables["steps"].ints("start_ns")[job.tables["steps"].ints("step") == 100].min())
+    job = with_samples(job, "run_delay", lambda _, time: waits if time >= at else 0.1)
+    return with_samples(job, "stranger_cpu_util", lambda _, time: after if time >= at else before)
+
+
+def test_other_processes_are_named_if_they_came_when_steps_got_longer() -> None:
+    (verdict,) = diagnose(crowded(before=0.0, after=1.0)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("contention", ())
+
+
+def test_other_processes_that_were_there_before_explain_nothing() -> None:
+    assert diagnose(crowded(before=0.6, after=0.5)).verdicts == ()
+
+
+def test_other_processes_are_named_if_ranks_begin_to_wait_for_a_processor() -> None:
+    (verdict,) = diagnose(crowded(before=0.6, after=0.6, waits=0.5)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("contention", ())
+
+
 def test_a_machine_on_which_steps_double_deserves_a_careful_word() -> None:
     fault = Fault(ALL, None, 100, times=2.5, computes=False)
     (verdict,) = diagnose(a_job(noise=0.1, faults=[fault])).verdicts

@@ -350,12 +350,26 @@ def stands_for_all(rise: Rise, change: StepChange) -> bool:
 
 
 def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
-    """Whether own time rose and processor time did not: the machines are busy."""
-    taken = job.hardware("stranger_cpu_util", change.split, len(job.line.steps))
-    if stats.median(taken) >= OTHER_PROCESSES:
+    """Whether own time rose and processor time did not, because the machines are busy."""
+    if _are_others_there(job, rise, change):
         return _Reason("contention", 0.6, _named(rise.phase))
     doubled = change.ratio >= UNEXPLAINED_RATIO
     return _Reason("host", 0.4, _named(rise.phase)) if doubled else None
+
+
+def _are_others_there(job: Observed, rise: Rise, change: StepChange) -> bool:
+    """Whether other processes use more of the processors than before, or are there while ranks wait
+    for a processor by half of what they take longer.
+
+    That they are there says nothing by itself: they may have been there before.
+    """
+    spans = (job.line.warm_up, change.split), (change.split, len(job.line.steps))
+    before, taken = (stats.median(job.hardware("stranger_cpu_util", *one)) for one in spans)
+    if taken - before >= OTHER_PROCESSES:
+        return True
+    share, now = (stats.median(job.hardware("run_delay", *one)) for one in spans)
+    waited_ns = now * change.after_ns - share * change.before_ns
+    return taken >= OTHER_PROCESSES and waited_ns >= HALF * rise.own_ns
 
 
 def _least_unexplained(job: Observed, change: StepChange) -> float:
