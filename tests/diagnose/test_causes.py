@@ -13,7 +13,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, ProcessGroup
 from stepscope.window import Strings, Table, Window
 
-from .jobs import MS, START, Fault, a_job, a_table, both, put, with_samples, without
+from .jobs import MS, START, WITHIN, Fault, a_job, a_table, both, put, with_samples, without
 
 AHEAD_MS = 60
 CULPRIT = 2
@@ -113,6 +113,30 @@ def test_a_compiler_that_waits_for_its_own_workers_compiles() -> None:
     verdict = the_verdict(a_job(faults=[compiling]))
     assert (verdict.cause, verdict.function) == ("jit_compile", "masked (train.py:98)")
     assert verdict.devices == ()
+
+
+LINEAR = "forward (/lib/python3.11/site-packages/torch/nn/modules/linear.py:134)"
+
+
+def test_of_a_layer_that_all_ranks_run_the_users_function_is_named_that_peers_lack() -> None:
+    """`Linear.forward` takes longer, too, but because another function calls it again."""
+    layer = WITHIN["forward-compute"]
+    again = replace(SLOW, phase="forward-compute", times=3.0,
+                    function=f"recompute (train.py:98);{layer}")  # fmt: skip
+    job = a_job(faults=[again])
+    frames = job.tables["stacks"].strings("frames")
+    shown = Strings(frames.codes, tuple(one.replace(layer, LINEAR) for one in frames.values))
+    job = put(job, stacks=job.tables["stacks"].with_column("frames", shown))
+    assert the_verdict(job).function == "recompute (train.py:98)"
+
+
+def test_processor_time_counts_in_the_steps_of_the_excess_alone() -> None:
+    """It computes in every fourth step only, and all that it takes longer there is computing."""
+    busy = Fault((CULPRIT,), "forward-compute", 40, ms=80.0, every=4)
+    verdict = the_verdict(a_job(faults=[busy]))
+    assert verdict.cause == "compute"
+    (use,) = [one for one in verdict.evidence if one.method == "processor-use"]
+    assert 0.85 <= float(use.values["computed"] or 0) <= 1.1
 
 
 def test_running_compiled_code_is_no_compiling() -> None:

@@ -55,6 +55,19 @@ def test_a_function_of_ones_own_that_holds_all_ranks_from_the_first_step() -> No
     assert "log such numbers" in verdict.advice
 
 
+def test_a_function_of_ones_own_that_takes_longer_and_longer_is_said_to() -> None:
+    """It goes through the losses of all steps before again, in each step."""
+    faults = [Fault(ALL, "optimizer", step, step + 1, ms=0.05 * step, function=LOOP)
+              for step in range(5, 400)]  # fmt: skip
+    (verdict,) = verdicts(with_paths(a_job(steps=400, noise=0.15, faults=faults)))
+    assert "in log_norms (metrics.py:8), and more and more: " in verdict.summary
+
+
+def test_a_function_of_ones_own_that_takes_equally_long_is_not_said_to_grow() -> None:
+    (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=logging_norms(20.0))))
+    assert "more and more" not in verdict.summary
+
+
 def test_a_function_of_ones_own_that_holds_all_ranks_for_a_part_of_the_job() -> None:
     (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=logging_norms(20.0, 60, 110))))
     assert (verdict.cause, verdict.ranks, verdict.function) == ("code", (), NORMS)
@@ -107,10 +120,12 @@ def test_beside_a_gpu_of_which_nothing_was_recorded_a_function_may_cost_nothing(
     assert verdicts(replace(window, job=replace(window.job, hosts=hosts))) == ()
 
 
-def test_what_one_rank_does_is_its_own_and_is_late_on_its_host() -> None:
-    one = [replace(logging_norms(20.0)[0], ranks=(2,))]
+@pytest.mark.parametrize(("computes", "cause"), [(True, "compute"), (False, "host")])
+def test_what_one_rank_does_is_its_own(computes: bool, cause: str) -> None:
+    """Without a device, processor time tells whether it computes, or sleeps on its host."""
+    one = [replace(logging_norms(20.0)[0], ranks=(2,), computes=computes)]
     (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=one)))
-    assert (verdict.cause, verdict.ranks, verdict.function) == ("host", (2,), NORMS)
+    assert (verdict.cause, verdict.ranks, verdict.function) == (cause, (2,), NORMS)
 
 
 def test_loading_that_holds_all_ranks_from_the_first_step() -> None:

@@ -32,14 +32,14 @@ from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.errors import StepscopeError
 from stepscope.memory import release_freed_memory, return_freed_memory_here
 from stepscope.report import story
-from stepscope.report.plain import printable
+from stepscope.report.plain import printable, without_roots
 from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, render_text
 from stepscope.report.units import count, duration, ranks
 from stepscope.store.layout import safe_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from stepscope.cli.notifications import Notifications
     from stepscope.cli.series import Announcer
@@ -120,29 +120,38 @@ class Live:
             self._screen.take()
         return notifications is not None and descriptor in ready and notifications.received()
 
-    def report(self, html: Path | None) -> None:
+    def report(self, html: Path | None, notes: Sequence[str] = ()) -> None:
         """Prints the final report, of everything that was recorded, and keeps its evidence.
 
         Whatever goes wrong in it, the exit status stays that of the command.
+
+        Args:
+            notes: what the recording lacks. It follows the report, or is why there is none.
         """
         try:
-            self._report(html)
+            trouble = self._report(html)
         except Exception as error:  # noqa: BLE001  an internal error is ours, not the command's
             print_fault(error)
+            trouble = None
+        for note in notes:
+            print_stderr(note)
+        if trouble is not None:
+            print_stderr("no report" if notes else f"no report: {trouble}")
 
-    def _report(self, html: Path | None) -> None:
+    def _report(self, html: Path | None) -> StepscopeError | None:
+        """Returns why there is nothing to report."""
         try:
             watch = Watch(self.source, topology=self._topology)
             diagnosis = watch.look()
         except StepscopeError as error:
-            print_stderr(f"no report: {error}")
-            return
+            return error
         if html is not None:
             write_html(diagnosis, html)
         text = render_text(diagnosis, terminal.width(), color=terminal.has_color())
         print(f"\n{text}", file=sys.stderr)
         print(f"stepscope: the job folder is {self.source}", file=sys.stderr)
         self._remember(watch, diagnosis)
+        return None
 
     def _remember(self, watch: Watch, diagnosis: Diagnosis) -> None:
         """Adds what the job says about its devices to the ledger of the store."""
@@ -381,8 +390,8 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield status(diagnosis)
     for verdict in diagnosis.verdicts:
         yield f"  {verdict.summary}"
-        yield f"  do next: {verdict.advice}"
-        yield from (f"  stack: {frame}" for frame in verdict.stack[-STACK_FRAMES:])
+        yield f"  do next: {without_roots(verdict.advice)}"
+        yield from (f"  stack: {without_roots(frame)}" for frame in verdict.stack[-STACK_FRAMES:])
 
 
 def goes_on(hung: Verdict, now: Diagnosis) -> str:

@@ -161,9 +161,7 @@ def _observed(job: _Job, remote_write: str | None, topology: Path | None, html: 
     status = _monitor(job, {**env, **job.libraries}, live)
     notes = _try_flush(job.processor, job.name, finish=True)
     _note_deaths(job)
-    live.report(html)
-    for note in notes:
-        exits.print_stderr(note)
+    live.report(html, notes)
     if announcer is not None:
         announcer.close()
     return status

@@ -51,6 +51,9 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
 }
 """For each cause, its name as used in a sentence and its meaning."""
 
+WAITING = ", and the other ranks wait for it", ", and other ranks wait"
+"""What is left out of these meanings if there is no other rank."""
+
 MOST_ENTRIES = 3
 """Entries of the ledger that the first line names; the others are summed up."""
 NOTABLE = 0.01
@@ -164,6 +167,9 @@ def account(diagnosis: Diagnosis) -> str:
     needs = f"a step needs {units.duration(ledger.needed_ns)}"
     if not lost:
         return f"{needs} of the {units.duration(ledger.step_ns)} it takes"
+    if not ledger.lost and not diagnosis.verdicts and diagnosis.state == "healthy":
+        fast = units.duration(ledger.needed_ns)
+        return f"a step takes {units.duration(ledger.step_ns)}, and {fast} when it is fast"
     return f"{needs}, loses {units.duration(ledger.step_ns - ledger.needed_ns)}: {', '.join(lost)}"
 
 
@@ -183,7 +189,7 @@ def subject(diagnosis: Diagnosis) -> str:
 def describe(verdict: Verdict, diagnosis: Diagnosis) -> Story:
     return Story(
         title=verdict.summary,
-        why=_why(verdict),
+        why=_why(verdict, diagnosis.ranks),
         where="; ".join(_where(verdict)),
         since=_since(verdict, diagnosis),
         cost="; ".join(costs(verdict)),
@@ -191,8 +197,11 @@ def describe(verdict: Verdict, diagnosis: Diagnosis) -> Story:
     )
 
 
-def _why(verdict: Verdict) -> str:
+def _why(verdict: Verdict, ranks: int) -> str:
     name, meaning = meaning_of(verdict)
+    if ranks == 1:
+        meaning = next((meaning.removesuffix(end) for end in WAITING if meaning.endswith(end)),
+                       meaning)  # fmt: skip
     return f"{name}, {sureness(verdict)}: {meaning}" if knows_cause(verdict) else meaning
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.report import story, units
-from stepscope.report.plain import printable
+from stepscope.report.plain import printable, without_roots
 from stepscope.report.rank_table import rank_tables
 from stepscope.report.series import BLOCKS, buckets, sparkline
 
@@ -120,7 +120,7 @@ def _fields(rows: Iterable[tuple[str, str]], style: str = "") -> RenderableType:
     last = ""
     for label, text in rows:
         if text:
-            lines = "\n".join(printable(line) for line in text.split("\n"))
+            lines = "\n".join(printable(line) for line in without_roots(text).split("\n"))
             grid.add_row(Text("" if label == last else label), Text(lines))
             last = label
     return Padding(grid, (0, 0, 0, _INDENT), expand=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats, Mask
+from stepscope.window import Floats, Mask, union
 
 EXPLAINS = 0.5
 """More than half of an excess: nothing else can then explain more. Our simulator."""
@@ -74,6 +74,32 @@ def _storm(job: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> St
     if share < STORM_SHARE or own_ns < STORM_RATIO * peers_ns:
         return None
     return Storm(row, skip + first, skip + stop, own_ns - peers_ns, share)
+
+
+def collecting_function(
+    job: Observed, first: int, stop: int, rows: Collection[int] | None = None
+) -> str | None:
+    """The user's function in which most of the pauses of these columns happened, by the samples
+    within them: it calls the collector, or creates what makes it run. None where none shows it.
+
+    Args:
+        rows: the ranks that count; None: all.
+    """
+    samples, table = job.samples, job.window.table("pauses")
+    if samples is None or table is None:
+        return None
+    column = job.line.column_at(samples.time_ns)
+    chosen = (column >= first) & (column < stop)
+    chosen &= np.isin(samples.row, sorted(rows)) if rows is not None else True
+    pauses = table.take(table.strings("kind").equals("gc"))
+    paused = np.zeros(len(samples.row), np.bool_)
+    for rank, own in pauses.per_rank():
+        of_rank = np.flatnonzero(chosen & (samples.row == job.line.rows(np.array([rank]))[0]))
+        begin = own.ints("start_ns")
+        inside = union(begin, begin + own.ints("duration_ns"))
+        at = samples.time_ns[of_rank]
+        paused[of_rank] = inside.within(at, at + 1) > 0
+    return samples.users_caller(lambda _: False, paused) or None if paused.any() else None
 
 
 def risen_pause_ns(

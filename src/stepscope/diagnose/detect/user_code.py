@@ -15,7 +15,7 @@ calls in C in which the training loop itself blocks: they look like a sleep in a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples, is_users
+from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples, function_of, is_users
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Mask
@@ -41,11 +41,21 @@ MOST_RANKS = 0.75
 """Part of the sampled ranks that must show the function. Our simulator."""
 
 
+PARTS = 3
+"""Thirds in which its time is compared: of fewer it is not known whether it goes on growing."""
+DOUBLES = 2.0
+"""A function that takes so many times as long at the end grows. Our choice."""
+SURE_SIGMAS = 3.0
+"""By so many standard errors of counting samples. Statistics: one in 700."""
+
+
 @dataclass(frozen=True)
 class _Function:
     frame: str
     share: float
     """Of the time, on the median rank."""
+    grows_ns: tuple[float, float] | None = None
+    """Per step in the first and in the last third, if it takes longer and longer."""
 
 
 class UserCode:
@@ -67,7 +77,31 @@ class UserCode:
         span = (samples.time_ns >= begin) & (samples.time_ns < end)
         function = _function(samples, span, own, part.loss)
         if function is not None:
-            yield _found(job, part, function)
+            grows_ns = _growth(job, samples, part, function)
+            yield _found(job, part, replace(function, grows_ns=grows_ns))
+
+
+def _growth(
+    job: Observed, samples: Samples, part: waste.Stretch, function: _Function
+) -> tuple[float, float] | None:
+    """Its time per step in the first and the last third, if each takes longer than the one before.
+
+    What goes through everything that was before again, say, takes longer in each step.
+    """
+    edges = np.linspace(part.first, part.stop, PARTS + 1).astype(np.int64)
+    column = job.line.column_at(samples.time_ns)
+    inside = samples.within(lambda name: name == function_of(function.frame))
+    inside &= (column >= part.first) & (column < part.stop)
+    third = np.clip(np.searchsorted(edges, column, side="right") - 1, 0, PARTS - 1)[inside]
+    ranks = max(np.unique(samples.row).size, 1)
+    spent = stats.sums(third, samples.weight[inside], PARTS) / ranks
+    steps = np.maximum(np.diff(edges), 1)
+    each, seen = spent / steps, np.maximum(spent / samples.interval_ns, 1.0)
+    error = float(np.hypot(*(each / np.sqrt(seen))[[0, -1]]))
+    grown = float(each[-1] - each[0])
+    if (np.diff(each) <= 0).any() or each[-1] < DOUBLES * each[0] or grown < SURE_SIGMAS * error:
+        return None
+    return float(each[0]), float(each[-1])
 
 
 def _own(job: Observed, samples: Samples) -> Mask:
@@ -137,6 +171,10 @@ def _found(job: Observed, part: waste.Stretch, function: _Function) -> Waste:
         f"{function.frame} is in {percent(function.share)} of the samples, outside of all that "
         f"trains; the ranks' own code takes {part.lost_ns / 1e6:.1f} ms per step"
     )
+    if function.grows_ns is not None:
+        first_ms, last_ms = (one / 1e6 for one in function.grows_ns)
+        says += f", and more and more: {first_ms:.1f} ms per step at first, {last_ms:.1f} ms by now"
+        detail += "; it takes longer and longer, as if it went through all that came before again"
     return waste.found(
         job, UserCode.name, "code", part, loss, says, detail, function=function.frame
     )

@@ -161,13 +161,26 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
         return None
     if suspect.phase in UNNAMED:
         return _used(job, suspect)
-    if job.processor is None:
+    used = _processor_time(job, suspect)
+    if used is None:
         return None
-    extra = job.processor[suspect.row] - job.peer_median(job.processor, suspect.phase, suspect.row)
-    extra = extra[suspect.first : suspect.stop]
+    extra = used[suspect.row] - job.peer_median(used, suspect.phase, suspect.row)
+    extra = extra[suspect.columns]
     if not np.isfinite(extra).any():
         return None
+    if suspect.spikes:
+        return float(np.nansum(extra)) / suspect.whole_ns
     return float(stats.block_means(extra[None], len(extra))[0, 0]) / suspect.excess_ns
+
+
+def _processor_time(job: Observed, suspect: Suspect) -> Floats | None:
+    """The main threads' processor time, `[rank, step]`, in the phases that carry the excess; in all
+    of them where it is not known of these."""
+    own = [job.own.cpu[at] for at, phase in enumerate(job.own.phases) if phase in suspect.phases]
+    known = np.isfinite(own).any(axis=0) if own else np.zeros(0, np.bool_)
+    if not known.any():
+        return job.processor
+    return np.where(known, np.nansum(own, axis=0), np.nan)
 
 
 def _used(job: Observed, suspect: Suspect) -> float | None:

@@ -83,8 +83,8 @@ def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] |
     excess = min(suspect.whole_ns / max(lasted_ns, 1.0), 1.0)
     if share - usual < max(LEAST_SHARE, EXPLAINS * excess):
         return None
-    detail = (f"{percent(share)} of the samples are in a just-in-time compiler, {percent(usual)} on "
-              "its peers")  # fmt: skip
+    compiling = f"{percent(share)} of the samples are in a just-in-time compiler"
+    detail = f"{compiling}, {percent(usual)} on its peers"
     evidence = Evidence(Compilation.name, detail, {"share": share, "peers": usual})
     return samples.users_caller(is_compiling, own & inside) or None, evidence
 
@@ -122,7 +122,7 @@ class SlowerFunction:
             return None
         evidence = (*processor_evidence(job, suspect), evidence_of(slow))
         cause, strength = plain_cause(job, suspect)
-        if cause == "compute" and _is_users(job, suspect, slow):
+        if cause == "compute" and job.has_devices and _is_users(job, suspect, slow):
             cause = "host"
         strength = "inferred" if strength == "residual" else strength
         computed = use_of_excess(job, suspect).computed or 0.0

@@ -7,7 +7,7 @@ Cost: a mean over the pauses. Cannot see: pauses below the collector's reporting
 
 from __future__ import annotations
 
-from stepscope.diagnose.detect.gc_pauses import EXPLAINS, extra_pause_ns
+from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function, extra_pause_ns
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
@@ -27,7 +27,8 @@ class GcPauses:
         if share < EXPLAINS:
             return None
         evidence = (_evidence(pause_ns, suspect),)
-        return Explained("gc", "measured", evidence, share, proven=True)
+        where = collecting_function(job, suspect.first, suspect.stop, [suspect.row])
+        return Explained("gc", "measured", evidence, share, function=where, proven=True)
 
 
 def _evidence(pause_ns: float, suspect: Suspect) -> Evidence:

@@ -59,6 +59,9 @@ Statistics."""
 LEAST_SHARE = 0.05
 """A smaller excess, as a share of the time, is sampling noise (0.02 for a minute at 10 Hz).
 Statistics."""
+ABSENT = 0.05
+"""A function counts as absent on peers if they are in it for this part of the time that the rank
+is: one sample in twenty may be of a step that is not the rule. Statistics: as `LEAST_SHARE`."""
 EXPLAINS = 0.5
 """A function must have at least this share of a rank's excess to explain it. Our simulator."""
 WAITING = (
@@ -369,6 +372,21 @@ class Samples:
         caller = int(placed[np.argmax(self.depth[placed])])
         return caller if is_users(self.functions[caller]) else at
 
+    def users_own(self, function: int, now: Floats, peers: Floats, least: float) -> int:
+        """The user's function to look at instead of an installed package's: one that peers do not
+        run, and that takes at least this share more; the innermost of them, or else the same.
+
+        `Linear.forward` runs everywhere: that it takes longer does not say what calls it more.
+        """
+        name = self.functions[function]
+        if is_users(name) or is_librarys(name):  # of these `caller_of` names the caller
+            return function
+        theirs = np.array([is_users(name) and not is_ours(name) for name in self.functions],
+                          np.bool_)  # fmt: skip
+        only_here = theirs & (now - peers >= least) & (peers <= ABSENT * now)
+        found = np.flatnonzero(only_here)
+        return int(found[np.argmax(self.depth[found])]) if found.size else function
+
 
 def in_training(stacks: Table) -> Mask:
     """The samples of main threads; of the threads that train, if no main thread does; else all."""
@@ -453,6 +471,11 @@ def is_users(function: str) -> bool:
     return not any(path in function for path in INSTALLED)
 
 
+def loads_data(function: str) -> bool:
+    """Whether a function is PyTorch's own data loading, where a rank waits for its batch."""
+    return LOADER in function or "torch/utils/data/" in function
+
+
 def is_librarys(function: str) -> bool:
     """Whether a function belongs to Python's standard library.
 
@@ -535,8 +558,10 @@ def slower_than_peers(
     )
     gains = [now - before for now, before in (within, itself)]
     at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
-    if at is None or max(gain[at] for gain in gains) < max(LEAST_SHARE, EXPLAINS * excess):
+    least = max(LEAST_SHARE, EXPLAINS * excess)
+    if at is None or max(gain[at] for gain in gains) < least:
         return None
+    at = samples.users_own(at, *within, least)
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
     frame = samples.line_of(at, own, alone)

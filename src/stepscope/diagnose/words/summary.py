@@ -128,7 +128,9 @@ def _everyones_summary(finding: Regression) -> str:
     if finding.slowdown is not None:
         times = _times(finding.slowdown).replace("x", "")
         text = f"all ranks take {times} times as long per step"
-    if finding.function is not None:
+    if finding.function is not None and finding.cause == "gc":
+        text += f" because of garbage collection in {short_frame(finding.function)}"
+    elif finding.function is not None:
         text += f" because of {short_frame(finding.function)}"
     elif finding.of_gpu:
         text += " because other processes compute on their devices"

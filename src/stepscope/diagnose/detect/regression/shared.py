@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.detect.gc_pauses import EXPLAINS
+from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.phases import grown_phases
@@ -39,7 +39,13 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
-from stepscope.diagnose.views.stacks import Samples, SlowFunction, compiles, slower_than_before
+from stepscope.diagnose.views.stacks import (
+    Samples,
+    SlowFunction,
+    compiles,
+    loads_data,
+    slower_than_before,
+)
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Mask
@@ -182,7 +188,8 @@ def _shown(
 ) -> _Reason | None:
     """The cause that a measurement shows, on all ranks or on a different rank in each step."""
     if rise.pause_ns >= EXPLAINS * rise.step_ns:
-        return _Reason("gc", 0.9, _named(rise.phase), shown=True)
+        where = collecting_function(job, change.split, len(job.line.steps))
+        return _Reason("gc", 0.9, _named(rise.phase), where, shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
         split_ns = int(job.line.begins_ns[change.split])
         others = samples.without(culprits)
@@ -258,10 +265,12 @@ def _is_work(rise: Rise) -> bool:
 
 def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
-    if rise.phase == DATA_LOAD:
+    function: str | None = slow.named
+    if rise.phase == DATA_LOAD or loads_data(slow.named):
         cause = "data_loading"
+        function = None if loads_data(slow.named) else slow.named  # there it waits for the loader
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
-    return _Reason(cause, 0.9, _named(rise.phase), slow.named, detail, shown=True)
+    return _Reason(cause, 0.9, _named(rise.phase), function, detail, shown=True)
 
 
 def _by_exposure(exposed: Exposed) -> _Reason:
