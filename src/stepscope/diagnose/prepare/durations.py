@@ -5,24 +5,41 @@ axis of time, so such rows are given times: ranks begin each step together, afte
 step before or with the first operator of the step, and the phases of a step follow one another in
 the order of their rows. Durations stay as they were recorded. The order is assumed, and reported as
 such.
+
+The same holds if all phases of a step are said to begin at one moment: then somebody wrote them
+down, and when each of them began is not known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.containers import contained
 from stepscope.diagnose.prepare.totals import without_totals
-from stepscope.window import NULL, Ints, Table, Window, numbered
+from stepscope.trace import BACKWARD, FORWARD
+from stepscope.window import NULL, Ints, Mask, Table, Window, numbered
 
-TIMES = {"comm_ops": "enqueue_ns", "kernels": "start_ns", "stacks": "start_ns", "hardware": "ts_ns"}
+TIMES = {
+    "comm_ops": "enqueue_ns",
+    "kernels": "start_ns",
+    "stacks": "start_ns",
+    "hardware": "ts_ns",
+    "phases": "start_ns",
+}
 """Tables whose times tell when a job ran."""
 EARLIEST_NS = 10**9
 """Where the axis begins if nothing has times: after 0, which stands for an unknown time."""
 UNTIMED = ("steps", "phases")
 """Tables that are of use without times, in the order in which they are laid out."""
+APART = "apart"
+"""Column of ours: 1 for pieces of a phase that leave a good part of it, in which ranks wait."""
 LATEST_NS = 4 * 10**18
 """The year 2096; the sum of two later times would overflow int64."""
+MOSTLY = 0.5
+"""Of a phase's rows, as in `views.phase_rows`."""
 LONGEST_NS = 10**15
 """No step, phase or operator lasts eleven days: the clock jumped between its start and end. Our
 simulator."""
@@ -31,19 +48,140 @@ simulator."""
 def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window with times for tables that have only durations, and a note on each of them."""
     tables, notes, first = dict(window.tables), [], _earliest(window)
-    called = window.table("comm_ops")
-    for name in UNTIMED:
-        table = window.table(name)
-        if table is None or not _is_untimed(table):
-            continue
-        if name == "phases":
-            table, totals = without_totals(table, tables.get("steps"))
-            notes += [Skipped(f"phase {one}", "a total of other phases") for one in totals]
-        begins = _steps_of(tables) if name == "phases" else _after_the_longest(table, first, called)
-        begins = begins or _after_the_longest(_sums(table), first, called)
+    called, untimed = window.table("comm_ops"), [name for name in UNTIMED if _lacks(window, name)]
+    if "phases" in untimed:
+        notes += _without_containers(tables, untimed)
+    elif _is_foreign(window.table("phases")):
+        notes += _without_whole(tables, untimed)
+    for name in untimed:
+        table = tables[name]
+        begins = _steps_of(tables) if name == "phases" else _first_phases(tables, untimed)
+        begins = begins or _after_the_longest(
+            table if name == "steps" else _sums(table), first, called
+        )
         tables[name] = table.with_column("start_ns", _starts(table, begins))
         notes.append(Skipped(f"times of {name}", "no times, only durations: order assumed"))
     return Window(window.job, tables), tuple(notes)
+
+
+def _lacks(window: Window, name: str) -> bool:
+    table = window.table(name)
+    return table is not None and (_is_untimed(table) or (name == "phases" and _is_stamped(table)))
+
+
+def _is_stamped(phases: Table) -> bool:
+    """Whether the phases of a step all begin at one moment, on every rank.
+
+    The first rank tells most logs apart.
+    """
+    if not len(phases) or not phases.has("rank", "step", "start_ns", "duration_ns"):
+        return False
+    one = phases.take(phases.ints("rank") == phases.ints("rank")[0])
+    return _begin_at_once(one) and _begin_at_once(phases)
+
+
+def _begin_at_once(phases: Table) -> bool:
+    phases = phases.take(phases.ints("duration_ns") > 0)
+    if not len(phases):
+        return False
+    cell, start = numbered(phases.ints("rank"), phases.ints("step")), phases.ints("start_ns")
+    _, first, rows = np.unique(cell, return_index=True, return_counts=True)
+    return bool((start == start[first][cell]).all() and np.median(rows) > 1)
+
+
+def _without_containers(tables: dict[str, Table], untimed: list[str]) -> list[Skipped]:
+    """Takes phases out that contain others, or lie in them; the one that is the step becomes it."""
+    phases, steps = tables["phases"], tables.get("steps")
+    found = contained(phases, steps)
+    if found is None:
+        tables["phases"], totals = without_totals(phases, steps)
+        return [Skipped(f"phase {one}", "a total of other phases") for one in totals]
+    apart = phases.strings("phase").equals(*found.apart).astype(np.int64)
+    tables["phases"] = phases.with_column(APART, apart).take(found.rows)
+    if found.step is not None:
+        whole = phases.take(phases.strings("phase").equals(found.step))
+        names = ("rank", "step", "duration_ns")
+        tables["steps"] = Table({name: whole.ints(name) for name in names})
+        untimed.insert(0, "steps")
+    return [*(Skipped(f"phase {one}", "a total of other phases") for one in found.totals),
+            *(Skipped(f"phase {one}", "part of another phase, or beside it")
+              for one in found.inside)]  # fmt: skip
+
+
+def _is_foreign(phases: Table | None) -> bool:
+    """Whether no pass has the contract's name: then nobody says which phases are in which."""
+    if phases is None or not phases.has("rank", "step", "phase", "start_ns", "duration_ns"):
+        return False
+    return not {FORWARD, BACKWARD}.intersection(phases.strings("phase").values)
+
+
+def _without_whole(tables: dict[str, Table], untimed: list[str]) -> list[Skipped]:
+    """The same of phases with times: the step under another name, and what lies across phases that
+    follow one another. It runs beside them, or its times were made up."""
+    phases, steps = tables["phases"], tables.get("steps")
+    found = contained(phases, steps)
+    if found is None:
+        return []
+    names = phases.strings("phase")
+    tiles = ~names.equals(*found.totals, *found.inside)
+    across = _across(phases, tiles, found.inside)
+    phases = phases.with_column("start_ns", _one_by_one(phases, tiles))
+    tables["phases"] = phases.take(~names.equals(*found.whole, *across))
+    if found.step is not None:
+        whole = phases.take(names.equals(found.step))
+        columns = ("rank", "step", "start_ns", "duration_ns")
+        tables["steps"] = Table({name: whole.ints(name) for name in columns})
+    return [*(Skipped(f"phase {one}", "a total of other phases") for one in found.whole),
+            *(Skipped(f"phase {one}", "it lies across phases that follow one another")
+              for one in across)]  # fmt: skip
+
+
+def _one_by_one(phases: Table, tiles: Mask) -> Ints:
+    """The starts, those of tiles not before the one before has ended: loggers round times, and what
+    is shorter than that would seem to lie in what follows."""
+    start, lasted = phases.ints("start_ns").copy(), _lasted(phases)
+    cell = numbered(phases.ints("rank"), phases.ints("step"))
+    order = np.flatnonzero(tiles)
+    order = order[np.lexsort((lasted[order], start[order], cell[order]))]
+    cell, begin, lasted = cell[order], start[order], lasted[order]
+    first = np.searchsorted(cell, cell)
+    before = np.cumsum(lasted) - lasted
+    before -= before[first]
+    ahead = begin - begin[first] - before
+    apart = cell * (int(np.ptp(ahead)) + 1)
+    start[order] = np.maximum.accumulate(ahead + apart) - apart + before + begin[first]
+    return start
+
+
+def _across(phases: Table, tiles: Mask, names: Sequence[str]) -> list[str]:
+    """Those of the phases that mostly lie in no row of the tiles."""
+    row, start = numbered(phases.ints("rank")), phases.ints("start_ns")
+    lasted, first = _lasted(phases), int(start.min())
+    span = int((start + lasted).max()) - first + 1
+    if span * (int(row.max()) + 1) >= np.iinfo(np.int64).max:
+        return []
+    begin = row * span + start - first
+    order = np.flatnonzero(tiles)[np.argsort(begin[tiles], kind="stable")]
+    found = []
+    for name in names:
+        own = np.flatnonzero(phases.strings("phase").equals(name))
+        middle = lasted[own] // 10  # what sticks out by a tenth was rounded
+        at = np.searchsorted(begin[order], begin[own] + middle, side="right") - 1
+        holder = order[at.clip(0)]
+        inside = (at >= 0) & (begin[own] + lasted[own] - middle <= begin[holder] + lasted[holder])
+        found += [name] if own.size and inside.mean() < MOSTLY else []
+    return found
+
+
+def _first_phases(tables: dict[str, Table], untimed: list[str]) -> _StepStarts | None:
+    """Steps that begin with their first phase; None if it is not known when that was."""
+    phases = tables.get("phases")
+    if phases is None or "phases" in untimed or not phases.has("rank", "step", "start_ns"):
+        return None
+    phases = phases.take(phases.ints("start_ns").argsort(kind="stable"))
+    _, first = np.unique(numbered(phases.ints("rank"), phases.ints("step")), return_index=True)
+    first_of = phases.take(first)
+    return _StepStarts(*(first_of.ints(name) for name in ("rank", "step", "start_ns")))
 
 
 def _is_untimed(table: Table) -> bool:
@@ -59,7 +197,7 @@ def _earliest(window: Window) -> int:
         table = window.table(name)
         if table is not None and table.has(column):
             times = table.ints(column)
-            known += [int(times[times > 0].min(initial=LATEST_NS))]
+            known += [int(one) for one in np.sort(times[times > 0])[:1]]
     return max(known[0], min(known[1:], default=known[0]))
 
 

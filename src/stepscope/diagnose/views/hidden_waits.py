@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.prepare.durations import APART
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
@@ -120,7 +121,12 @@ def _groups(window: Window, kinds: tuple[str, ...]) -> list[ProcessGroup]:
 
 
 def is_whole(rows: PhaseRows) -> Mask:
-    """Rows that are not the pass of one microbatch, and may contain what comes between passes."""
+    """Rows that are not the pass of one microbatch, and may contain what comes between passes.
+
+    Not where all passes of a step are the pieces of a longer phase, which contains the rest.
+    """
+    if rows.table.has(APART):
+        return np.asarray(rows.table.ints(APART) <= 0)
     if not rows.table.has("microbatch"):
         return np.ones(len(rows.rank), np.bool_)
     return np.asarray(rows.table.ints("microbatch") < 0)

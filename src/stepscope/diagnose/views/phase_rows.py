@@ -153,9 +153,34 @@ class PhaseRows:
 
 
 def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
-    """The rows of `phases`, or None if there are none or they do not fit on one axis."""
+    """The rows of `phases`, or None if there are none or they do not fit on one axis.
+
+    The step under another name is left out: it explains nothing.
+    """
     table = window.table("phases")
-    return None if table is None else rows_of(table, "phase", line)
+    rows = None if table is None else rows_of(table, "phase", line)
+    whole = () if rows is None or table is None else _whole_steps(rows)
+    if not whole or table is None:
+        return rows
+    return rows_of(table.take(~table.strings("phase").equals(*whole)), "phase", line)
+
+
+def _whole_steps(rows: PhaseRows) -> tuple[str, ...]:
+    """Phases that mostly last as long as their step, if others last notably longer than what they
+    leave of it: these must be in them."""
+    names, lasted = rows.names, rows.duration.astype(np.float64)
+    total = np.bincount(rows.names.codes, lasted, len(names.values))
+    rough = np.flatnonzero(total > MOSTLY * np.nansum(rows.line.duration_ns)).tolist()
+    rough, whole = [at for at in rough if names.values[at] not in CANONICAL], []
+    for at in rough:
+        inside, own = (np.bincount(rows.cell[chosen], lasted[chosen], rows.line.duration_ns.size)
+                       for chosen in (names.codes != at, names.codes == at))  # fmt: skip
+        step = rows.line.duration_ns.ravel()
+        seen = (own > 0) & (step > 0)
+        own, inside, step = own[seen], inside[seen], step[seen]
+        long = (own >= WHOLE * step) & (own + inside > (2 - WHOLE) * step)
+        whole += [names.values[at]] if long.mean() > MOSTLY else []
+    return tuple(whole)
 
 
 def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:

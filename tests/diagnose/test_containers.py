@@ -1,0 +1,185 @@
+"""Logs that time the step, its parts and the pieces of these: what contains others is not added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.prepare.containers import contained
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host, Job, ProcessGroup, Schedule
+from stepscope.window import Floats, Strings, Table, Window
+
+from .jobs import MS, START
+
+RANKS, STEPS = 8, 80
+LOAD, FORWARD, BACKWARD, UPDATE = "next_batch", "fw", "bw", "upd"
+
+
+@dataclass
+class Loop:
+    """A training loop on eight ranks that meet once in a step; durations in ms, `[rank, step]`."""
+
+    seed: int = 0
+    work: dict[str, Floats] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(self.seed)
+        for name, lasts in ((LOAD, 0.3), (FORWARD, 40.0), (BACKWARD, 83.0), (UPDATE, 6.0)):
+            self.work[name] = lasts * np.exp(0.01 * random.standard_normal((RANKS, STEPS)))
+
+    def phases(self) -> dict[str, Floats]:
+        """All phases in order, with the wait for the last rank before the update."""
+        before = sum(self.work[name] for name in (LOAD, FORWARD, BACKWARD))
+        waits = before.max(axis=0) - before + 9.0
+        return {**{name: self.work[name] for name in (LOAD, FORWARD, BACKWARD)},
+                "grad_exchange": waits, UPDATE: self.work[UPDATE]}  # fmt: skip
+
+
+def a_table(phases: dict[str, Floats], starts: dict[str, Floats] | None = None) -> Table:
+    rank, step = (grid.ravel() for grid in np.indices((RANKS, STEPS)))
+    count = len(phases)
+    columns = {
+        "rank": np.tile(rank, count),
+        "step": np.tile(step, count),
+        "phase": Strings.of([name for name in phases for _ in rank]),
+        "duration_ns": np.concatenate([(one * MS).astype(np.int64).ravel()
+                                       for one in phases.values()]),
+    }  # fmt: skip
+    if starts is not None:
+        begin = np.concatenate([starts[name].ravel() for name in phases])
+        columns["start_ns"] = START + (begin * MS).astype(np.int64)
+    return Table(columns)  # type: ignore[arg-type]
+
+
+def with_whole(phases: dict[str, Floats]) -> dict[str, Floats]:
+    """The step before its phases, and a piece of forward after them."""
+    whole = np.asarray(sum(phases.values()))
+    return {"iteration": whole, **phases, "attn_fw": 0.45 * phases[FORWARD]}
+
+
+def a_window(table: Table, steps: Table | None = None) -> Window:
+    job = Job("loop", RANKS, (Host("n0", tuple(range(RANKS))),),
+              groups=(ProcessGroup("dp-0", "dp", tuple(range(RANKS))),))  # fmt: skip
+    tables = {"phases": table} | ({} if steps is None else {"steps": steps})
+    return Window(job, tables)
+
+
+def test_the_phase_that_contains_all_others_is_the_step() -> None:
+    phases = with_whole(Loop().phases())
+    found = contained(a_table(phases), None)
+    assert found is not None and found.step == "iteration"
+    assert found.inside == ("attn_fw",)
+
+
+def test_a_phase_that_is_by_chance_as_long_as_others_is_not_the_step() -> None:
+    phases = Loop().phases()
+    phases["grad_exchange"] = phases["grad_exchange"] + 27.0  # backward, now, is all others
+    rest = np.median(phases[FORWARD] + phases["grad_exchange"] + phases[UPDATE])
+    assert abs(np.median(phases[BACKWARD]) / rest - 1) < 0.02
+    assert contained(a_table(phases), None) is None
+
+
+def test_work_that_is_uneven_in_turns_is_seen_beside_the_whole_step() -> None:
+    loop = Loop()
+    heavy = np.random.default_rng(1).integers(RANKS, size=STEPS)
+    for name in (FORWARD, BACKWARD):
+        loop.work[name][heavy, np.arange(STEPS)] *= 1.6
+    found = diagnose(a_window(a_table(with_whole(loop.phases()))))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("load_imbalance", ())]
+    assert found.verdicts[0].lost_fraction == pytest.approx(0.32, abs=0.06)
+
+
+def test_an_even_loop_with_a_phase_around_it_is_healthy() -> None:
+    found = diagnose(a_window(a_table(with_whole(Loop().phases()))))
+    assert found.verdicts == () and found.state == "healthy"
+
+
+def late_loader() -> dict[str, Floats]:
+    loop = Loop()
+    random = np.random.default_rng(2)
+    loop.work[LOAD][3, 40:] += 120 * np.exp(0.3 * random.standard_normal(STEPS - 40))
+    return loop.phases()
+
+
+def test_a_slow_loader_is_not_a_rise_of_the_whole_step() -> None:
+    found = diagnose(a_window(a_table(with_whole(late_loader()))))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("data_loading", (3,))]
+
+
+def test_nor_where_a_logger_says_when_all_phases_ended_by_its_own_clock() -> None:
+    phases = with_whole(late_loader())
+    phases["bucket_reduce"] = phases["grad_exchange"] + 0.4 * phases[BACKWARD]  # beside backward
+    end = np.cumsum(phases["iteration"], axis=1)
+    starts = {name: np.round(end - lasted) for name, lasted in phases.items()}
+    at = end - phases["iteration"]
+    for name in (LOAD, FORWARD, BACKWARD, "grad_exchange", UPDATE):
+        starts[name], at = np.round(at), at + phases[name]
+    found = diagnose(a_window(a_table(phases, starts)))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("data_loading", (3,))]
+
+
+def test_phases_that_all_begin_at_once_were_written_down_then() -> None:
+    phases = with_whole(late_loader())
+    begin = np.cumsum(phases["iteration"], axis=1) - phases["iteration"]
+    found = diagnose(a_window(a_table(phases, dict.fromkeys(phases, begin))))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("data_loading", (3,))]
+
+
+STAGES = 4
+
+
+def staged(heavy: int | None) -> dict[str, Floats]:
+    """Totals of a pipeline with two replicas a stage, and bubbles in no timer but the outermost."""
+    random = np.random.default_rng(3)
+    times = np.ones(STAGES)
+    if heavy is not None:
+        times[heavy] = 1.5
+    noise = np.exp(0.01 * random.standard_normal((2, RANKS, STEPS)))
+    stage = np.arange(RANKS) // 2
+    forward, backward = (
+        300 * times[stage][:, None] * noise[0],
+        600 * times[stage][:, None] * noise[1],
+    )
+    work = forward + backward
+    slowest = np.array([work[one::2].max(axis=0) for one in (0, 1)])[np.arange(RANKS) % 2]
+    drained = slowest + 12.0 * (STAGES - stage)[:, None]
+    level = drained.max(axis=0) + 8.0
+    inner = 20 * times[stage][:, None] * np.ones((RANKS, STEPS))
+    return {
+        "step-time": level + inner.max() + np.zeros((RANKS, STEPS)),
+        "fwd-and-bwd": drained, "fwd": forward, "bwd": backward,
+        "exchange-grads": level - drained, "optim-inner": inner,
+        "optim": inner.max() + np.zeros((RANKS, STEPS)),
+    }  # fmt: skip
+
+
+def a_pipeline(table: Table, steps: Table | None = None) -> Window:
+    groups = [ProcessGroup(f"pp-{at}", "pp", tuple(range(at, RANKS, 2))) for at in (0, 1)]
+    groups += [ProcessGroup(f"dp-{at}", "dp", (2 * at, 2 * at + 1)) for at in range(STAGES)]
+    hosts = tuple(Host(f"n{at}", tuple(range(4 * at, 4 * at + 4))) for at in (0, 1))
+    tables = {"phases": table} | ({} if steps is None else {"steps": steps})
+    schedule = Schedule("1f1b", 64)
+    return Window(Job("stages", RANKS, hosts, groups=tuple(groups), schedule=schedule), tables)
+
+
+def test_a_total_gives_way_to_its_pieces_and_steps_are_as_long_as_they_are() -> None:
+    phases = staged(heavy=3)
+    found = diagnose(a_pipeline(a_table(phases)))
+    assert found.ledger is not None
+    assert found.ledger.step_ns == pytest.approx(np.median(phases["step-time"]) * MS, rel=0.02)
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("load_imbalance", (6, 7))]
+
+
+def test_equal_stages_are_not_blamed() -> None:
+    assert diagnose(a_pipeline(a_table(staged(heavy=None)))).verdicts == ()
+
+
+def test_recorded_steps_say_the_same() -> None:
+    phases = staged(heavy=2)
+    whole = a_table({"whole": phases.pop("step-time")})
+    steps = Table({name: whole.ints(name) for name in ("rank", "step", "duration_ns")})
+    found = diagnose(a_pipeline(a_table(phases), steps))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("load_imbalance", (4, 5))]
