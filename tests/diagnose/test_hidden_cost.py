@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from stepscope.diagnose.decide import cost
+from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.own_time import HIDDEN, OF, OwnTime
 from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
@@ -85,3 +90,15 @@ def test_a_replay_does_not_veto_what_devices_wait(monkeypatch: pytest.MonkeyPatc
     (found,) = diagnose(window).verdicts
     assert found.ranks == (1,)
     assert found.lost_fraction == pytest.approx(25 / 48, abs=0.05)
+
+
+def test_a_phase_of_which_only_the_excess_is_known_is_not_hidden_as_well() -> None:
+    phases, length = ("mlp", "self_attention"), np.full((2, 20), 40.0)
+    own = OwnTime(phases, np.stack([length, length]), np.stack([length, length]),
+                  (Skipped(f"{OF}bwd", HIDDEN),))  # fmt: skip
+    line = SimpleNamespace(warm_up=0, typical_ns=160.0)
+    job = SimpleNamespace(own=own, total=own.total, line=line)
+    one = SimpleNamespace(phases=phases)
+    assert cost._hidden_factor(job, one) == 2.0  # type: ignore[arg-type]
+    job.own = replace(own, lasted={"bwd": 2 * length})
+    assert cost._hidden_factor(job, one) == 1.0  # type: ignore[arg-type]

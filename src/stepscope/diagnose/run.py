@@ -339,9 +339,9 @@ class _Search:
 
     def _recurrent(self) -> None:
         """What the job loses again and again, unless half of it, or what all ranks share, is known
-        already."""
-        for detector in registry.RECURRENT:
-            found = self._ask(detector, Recurring)
+        already. Of two ways to say so, the one that explains more says it."""
+        asked = [(detector.name, self._ask(detector, Recurring)) for detector in registry.RECURRENT]
+        for name, found in sorted(asked, key=lambda one: -_lost(one[1])):
             known = sum(one.lost_fraction or 0.0 for one in self.blamed)
             shared = any(not one.ranks and one.group is None for one in self.blamed)
             new = [one for one in found
@@ -349,7 +349,7 @@ class _Search:
             kept = self._keep(new)
             turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
             self.blamed = [other for other in self.blamed if other not in turns]
-            self.let_go += [rules.victim(other, detector.name) for other in turns]
+            self.let_go += [rules.victim(other, name) for other in turns]
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""
@@ -393,6 +393,10 @@ class _Search:
     def _survive(self, detector: Detector, error: Exception) -> None:
         why = f"internal error: {type(error).__name__}: {error}"
         self.skipped.append(Skipped(detector.name, why, error))
+
+
+def _lost(found: Sequence[Finding]) -> float:
+    return sum(one.lost_fraction or 0.0 for one in found)
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:

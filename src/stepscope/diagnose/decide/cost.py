@@ -191,12 +191,14 @@ def _hidden_factor(job: Observed, one: Suspect) -> float:
     """How many times as much a rank may take longer as is known of it.
 
     Where waiting hides the own time of passes, a device that is slow in several of the phases that
-    are known is so in the others, too.
+    are known is so in the others, too. Of some it is known what the rank takes longer, but not how
+    long they take without waiting: these are no others.
     """
     works = [phase for phase in one.phases if phase not in UNNAMED and not loads(phase)]
     if not job.own.hidden or len(works) < SEVERAL:
         return 1.0
-    known = stats.median(job.total[:, job.line.warm_up :])
+    excess_only = sum(job.own.lasted.values(), np.zeros_like(job.total))
+    known = stats.median((job.total + excess_only)[:, job.line.warm_up :])
     return max(job.line.typical_ns / max(known, 1.0), 1.0)
 
 

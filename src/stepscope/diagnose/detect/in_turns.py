@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.account import waste
+from stepscope.diagnose.account.belief import ORDINARY
 from stepscope.diagnose.account.idle_devices import idle_beyond_peers
 from stepscope.diagnose.detect.regression.uneven import CHANGING
 from stepscope.diagnose.detect.step_time import long_steps
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z, poisson_tail
-from stepscope.diagnose.finding import Cause, Decision, Recurring
+from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
@@ -76,6 +78,11 @@ class Turns:
     """All rows of a host, where those of other hosts are hardly ever late."""
     is_idle: bool = False
     """Whether devices of late ranks idle."""
+    part: Span | None = None
+    """The columns from the first of a part of the steps to after its last, if others lose less."""
+
+    def within(self, job: Observed) -> Span:
+        return self.part or (job.line.warm_up, len(job.line.steps))
 
 
 class InTurns:
@@ -123,12 +130,34 @@ def _by_own_time(job: Observed) -> Turns | None:
     late: Mask = np.asarray(last > noise)
     lost = np.where(late, last, 0.0) * lengthening(period, last)
     by_rank = np.bincount(rows, lost)
-    if late.sum() < LEAST_STEPS or not by_rank.max() < ONE_RANK * lost.sum():
+    if late.sum() < LEAST_STEPS:
         return None
+    if not by_rank.max() < ONE_RANK * lost.sum():
+        others = np.delete(above, by_rank.argmax(), axis=0)
+        if not _take_turns(others, noise, period):
+            return None
     columns = np.flatnonzero(late)
     loss = float(lost.sum() / period.sum())
     turns = Turns(columns + skip, rows[columns], lost[columns], loss)
-    return _of_a_host(job, turns)
+    found = _of_a_host(job, turns)
+    return found and replace(found, part=_part(job, found))
+
+
+def _take_turns(above: Floats, noise: float, period: Floats) -> bool:
+    """Whether these ranks, too, would hold up all others in turns: without the one that does it
+    most often."""
+    rows, last = above.argmax(axis=0), above.max(axis=0)
+    lost = np.where(last > noise, last, 0.0)
+    enough = lost.sum() > LEAST_LOSS * period.sum()
+    return bool(enough and np.bincount(rows, lost).max() < ONE_RANK * lost.sum())
+
+
+def _part(job: Observed, turns: Turns) -> Span | None:
+    """The steps in which it happens, if it is clearly less in the others."""
+    lost = np.zeros(len(job.line.steps))
+    lost[turns.columns] = turns.lost_ns
+    part = waste.stretch(job, lost, ORDINARY, planned=False)
+    return None if part is None else (part.first, part.stop)
 
 
 def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
@@ -168,12 +197,14 @@ def lengthening(period: Floats, last: Floats) -> float:
 
 
 def _found(job: Observed, turns: Turns) -> Recurring:
-    line, count = job.line, turns.columns.size
-    first, stop = line.warm_up, len(line.steps)
+    line, (first, stop) = job.line, turns.within(job)
+    inside = (turns.columns >= first) & (turns.columns < stop)
+    count = int(inside.sum())
+    loss = float(turns.lost_ns[inside].sum() / np.nansum(line.job_period_ns[first:stop]))
     rows = list(turns.host) or np.unique(turns.rows)
     ranks = tuple(int(rank) for rank in line.ranks[rows])
     cause, phase = _cause(job, turns)
-    each_ns = float(turns.lost_ns.mean())
+    each_ns = float(turns.lost_ns[inside].mean())
     detail = (
         f"in {count} of {stop - first} steps one of {name_ranks(ranks)} takes {each_ns / 1e6:.0f} "
         f"ms longer than its peers{f', mostly in {phase}' if phase else ''}"
@@ -186,16 +217,17 @@ def _found(job: Observed, turns: Turns) -> Recurring:
     what = "has more work than its peers" if cause == "load_imbalance" else "is late"
     says = (
         f"{name_ranks(ranks)} hold up all others in turns: in {count} of {stop - first} steps one "
-        f"of them {what}, which costs {percent(turns.loss)} of the time"
+        f"of them {what}, which costs {percent(loss)} of the time"
     )
+    says += f" from step {line.steps[first]}" if first > line.warm_up else ""
     advises = UNEVEN if cause == "load_imbalance" else SLOW[cause]
     rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
     return Recurring(
         InTurns.name, cause, detail, ranks if turns.host else (), phase=phase,
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
-        slowdown=1 / max(1 - turns.loss, 0.01), lost_ns=each_ns, lost_fraction=turns.loss,
+        slowdown=1 / max(1 - loss, 0.01), lost_ns=each_ns, lost_fraction=loss,
         victims=None if turns.host else 0, score=SCORE,
-        values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": turns.loss},
+        values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": loss},
         decisions=(rule,), says=says, advises=advises, in_turns=ranks,
     )  # fmt: skip
 
@@ -212,10 +244,11 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
         return "host", None
     if loads(phase):
         return "data_loading", phase
-    judged = len(job.line.steps) - job.line.warm_up
+    first, stop = turns.within(job)
+    late = ((turns.columns >= first) & (turns.columns < stop)).sum()
     if turns.host:
         return "host", phase
-    return ("load_imbalance" if turns.columns.size > ALWAYS * judged else "host"), phase
+    return ("load_imbalance" if late > ALWAYS * (stop - first) else "host"), phase
 
 
 def _phase(job: Observed, turns: Turns) -> str | None:

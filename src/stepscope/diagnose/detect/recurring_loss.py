@@ -22,7 +22,7 @@ from stepscope.diagnose.detect.periods import CAUSES
 from stepscope.diagnose.detect.planned_pauses import expected
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
-from stepscope.diagnose.finding import Decision, Recurring
+from stepscope.diagnose.finding import Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
@@ -54,14 +54,26 @@ class RecurringLoss:
             return
         period = np.nan_to_num(job.period_ns)
         lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
-        loss = float(lost_ns.sum() / period[job.line.warm_up :].sum())
-        if loss <= LEAST_LOSS:
+        if lost_ns.sum() <= LEAST_LOSS * period[job.line.warm_up :].sum():
             return
+        loss = float(
+            lost_ns.sum() / period[slice(*_since(job, np.array([run[0] for run in runs])))].sum()
+        )
         found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
         source = source_of(job, found)
         sure = odds(unusual_bits(loss, ORDINARY), loss) if _is_beside(job, found, source) else SCORE
         if sure >= LEAST_SCORE:
             yield _finding(job, found, source, sure)
+
+
+def _since(job: Observed, begins: Ints) -> Span:
+    """The columns in which such steps come: not what is before the first of them, or after the
+    last, if several more would have come there."""
+    first, stop = job.line.warm_up, len(job.line.steps)
+    distance = stats.median(np.diff(begins).astype(np.float64))
+    begin = int(begins[0]) if begins[0] - first >= SLOTS * distance else first
+    ends = stop - begins[-1] > SLOTS * distance
+    return begin, int(begins[-1] + distance) if ends else stop
 
 
 def _columns(job: Observed, so_far: SoFar) -> Ints:
@@ -117,7 +129,7 @@ def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
 
 def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Recurring:
     line, events = job.line, len(found.runs)
-    first, stop = line.warm_up, len(line.steps)
+    first, stop = _since(job, found.comb.columns)
     apart = np.diff(line.steps[found.comb.columns])
     regular = (apart == found.comb.distance).mean() >= MOSTLY
     when = f"every {found.comb.distance:.0f} steps" if regular else (
@@ -127,6 +139,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"{when}, steps take {_seconds(found.excess_ns)} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
+    says += f" from step {line.steps[first]}" if first > line.warm_up else ""
     rule = Decision(
         "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
     )

@@ -1,0 +1,60 @@
+"""Ranks that hold up all others in turns, and what comes back every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose import registry
+from stepscope.diagnose.detect.recurring_loss import _since
+from stepscope.diagnose.finding import Recurring
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.run import diagnose
+
+from .loops import LOAD, RANKS, STEPS, Loop, a_table, a_window
+
+SINCE = 40
+
+
+def test_loaders_that_are_late_in_turns_are_said_to_be_though_one_is_late_most_often() -> None:
+    loop, random = Loop(), np.random.default_rng(5)
+    late = random.choice(RANKS, size=STEPS - SINCE, p=[0.35, *[0.65 / 7] * 7])
+    longer = random.uniform(50, 100, STEPS - SINCE) * np.where(late == 0, 2, 1)
+    loop.work[LOAD][late, np.arange(SINCE, STEPS)] += longer
+    found = diagnose(a_window(a_table(loop.phases()))).verdicts[0]
+    assert (found.cause, found.ranks, found.phase) == ("data_loading", (), LOAD)
+    assert found.steps is not None and abs(found.steps[0] - SINCE) <= 2
+    assert found.lost_fraction == pytest.approx(0.43, abs=0.05)
+
+
+@dataclass(frozen=True)
+class Says:
+    """A detector that finds a loss of the whole job."""
+
+    name: str
+    loss: float
+    needs = Needs("phases")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
+        yield Recurring(self.name, "unknown", "", (), steps=(5, 79), lost_fraction=self.loss,
+                        lost_ns=1e9, score=0.7, victims=0, says=self.name)  # fmt: skip
+
+
+def test_of_two_losses_of_all_ranks_the_larger_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (Says("some in turns", 0.12), Says("all, every few steps", 0.4))
+    monkeypatch.setattr(registry, "RECURRENT", both)
+    monkeypatch.setattr(registry, "DETECTORS", both)
+    found = diagnose(a_window(a_table(Loop().phases())))
+    assert [one.summary for one in found.verdicts] == ["all, every few steps"]
+
+
+def test_what_comes_back_began_with_its_first_time_if_several_more_would_have_come_before() -> None:
+    job = Observed(clean(a_window(a_table(Loop().phases())))[0])
+    assert _since(job, np.arange(50, STEPS, 10)) == (50, STEPS)
+    assert _since(job, np.arange(20, STEPS, 10)) == (job.line.warm_up, STEPS)
+    assert _since(job, np.arange(8, 30, 5)) == (job.line.warm_up, 33)
