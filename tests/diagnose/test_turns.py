@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from stepscope.diagnose import registry
+from stepscope.diagnose.decide.undecided import _without_own_time
 from stepscope.diagnose.detect.recurring_loss import _since
-from stepscope.diagnose.finding import Recurring
+from stepscope.diagnose.finding import Recurring, Skipped
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.own_time import HIDDEN, OF, OwnTime
+from stepscope.diagnose.words.periods import place
 
 from .loops import LOAD, RANKS, STEPS, Loop, a_table, a_window
 
@@ -58,3 +62,19 @@ def test_what_comes_back_began_with_its_first_time_if_several_more_would_have_co
     assert _since(job, np.arange(50, STEPS, 10)) == (50, STEPS)
     assert _since(job, np.arange(20, STEPS, 10)) == (job.line.warm_up, STEPS)
     assert _since(job, np.arange(8, 30, 5)) == (job.line.warm_up, 33)
+
+
+def test_time_in_no_phase_is_described_and_not_named() -> None:
+    assert place("outside-phases") == " before or after the phases of a step"
+    assert place("optimizer") == " in optimizer"
+
+
+def test_what_is_missing_is_said_where_more_than_steps_was_recorded() -> None:
+    window = a_window(a_table(Loop().phases()))
+    hidden = OwnTime((), np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), (Skipped(f"{OF}fw", HIDDEN),))
+    job = SimpleNamespace(window=window, own=hidden)
+    assert _without_own_time(job) == (  # type: ignore[arg-type]
+        "how long ranks waited in fw was not measured, and nothing else is known"
+    )
+    job.own = replace(hidden, skipped=(Skipped("own time", "no operator finished"),))
+    assert _without_own_time(job).endswith("no operator finished")  # type: ignore[arg-type]

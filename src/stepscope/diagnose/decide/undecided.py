@@ -52,8 +52,19 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         few = f"{judged} steps were" if judged != 1 else "one step was"
         return f"only {few} judged, and whether steps were faster before is unknown"
     if not job.own.phases:
-        return "only the length of its steps is known, so waiting cannot be distinguished from work"
+        return _without_own_time(job)
     return _hidden(job)
+
+
+def _without_own_time(job: Observed) -> str:
+    """Why it is not known what ranks did themselves."""
+    if job.own.hidden:
+        hidden = ", ".join(sorted(job.own.hidden_phases))
+        return f"how long ranks waited in {hidden} was not measured, and nothing else is known"
+    why = next((one.why for one in job.own.skipped if one.method == "own time"), "")
+    if why and (job.window.table("comm_ops") is not None or job.window.table("phases") is not None):
+        return f"waiting cannot be distinguished from work: {why}"
+    return "only the length of its steps is known, so waiting cannot be distinguished from work"
 
 
 def _hidden(job: Observed) -> str:

@@ -31,7 +31,7 @@ from stepscope.diagnose.shown import PLANNED
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import percent
-from stepscope.diagnose.words.periods import ADVICE
+from stepscope.diagnose.words.periods import ADVICE, place
 from stepscope.window import Ints, Mask
 
 SCORE = 0.7
@@ -134,7 +134,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
     regular = (apart == found.comb.distance).mean() >= MOSTLY
     when = f"every {found.comb.distance:.0f} steps" if regular else (
         f"in {events} of {stop - first} steps")  # fmt: skip
-    where = f" in {found.phase}" if found.phase else ""
+    where = place(found.phase)
     says = (
         f"{when}, steps take {_seconds(found.excess_ns)} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"

@@ -29,9 +29,28 @@ ADVICE: Mapping[Source, str] = {
 }
 
 
+PLACES = {
+    "outside-phases": "before or after the phases of a step",
+    "between-phases": "between phases",
+    "between-collectives": "between operators",
+}
+"""Where the time of a step is that is in no phase (`views.unnamed`)."""
+
+
+def place(phase: str | None) -> str:
+    """` in optimizer`, or where time is that is in no phase; empty if that is not known.
+
+    >>> place("optimizer"), place("between-phases"), place(None)
+    (' in optimizer', ' between phases', '')
+    """
+    if phase is None:
+        return ""
+    return f" {PLACES[phase]}" if phase in PLACES else f" in {phase}"
+
+
 def sentence(one: Period) -> str:
     """`every 50 steps, steps take 312 ms longer in optimizer (12 of 12 times from step 49)`."""
-    where = f" in {one.phase}" if one.phase else ""
+    where = place(one.phase)
     who = f"{name_ranks(one.ranks)} takes" if len(one.ranks) == 1 else "steps take"
     who = f"{name_ranks(one.ranks)} take" if len(one.ranks) > 1 else who
     times = f"{one.hits} of {one.slots} times from step {one.steps[0]}"
