@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
 from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
@@ -110,11 +111,15 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     trend = gradual_rise(_healed(job, so_far.lost_ns)[skip:])
     if trend is None:
         return
+    named = {one.row for one in so_far.culprits}
+    jump = phase_jump(job, trend)
+    if jump is not None:
+        yield from _at_once(job, jump, named)
+        return
     split = (trend.first + trend.stop) // 2 + skip
     period = job.line.job_period_ns
     before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
     change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
-    named = {one.row for one in so_far.culprits}
     found = find_everyones(job, job.samples, change, named)
     if found is None or found.score < GRADUAL_SCORE:
         rise = shared_rise(job, change, named)
@@ -122,6 +127,15 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
             return
         found = _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
     yield _over_time(job, found, trend, skip)
+
+
+def _at_once(job: Observed, change: StepChange, named: Collection[int]) -> Iterator[Regression]:
+    """The finding about a rise that a phase shows to have come at once."""
+    found, rise = find_everyones(job, job.samples, change, named), shared_rise(job, change, named)
+    if found is not None and found.score >= GRADUAL_SCORE:
+        yield found
+    elif _is_of_all(job, rise, change):
+        yield _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
 
 
 def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Regression:
