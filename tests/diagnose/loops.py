@@ -29,7 +29,7 @@ class Loop:
 
     def phases(self) -> dict[str, Floats]:
         """All phases in order, with the wait for the last rank before the update."""
-        before = sum(self.work[name] for name in (LOAD, FORWARD, BACKWARD))
+        before = self.work[LOAD] + self.work[FORWARD] + self.work[BACKWARD]
         waits = before.max(axis=0) - before + 9.0
         return {**{name: self.work[name] for name in (LOAD, FORWARD, BACKWARD)},
                 "grad_exchange": waits, UPDATE: self.work[UPDATE]}  # fmt: skip
