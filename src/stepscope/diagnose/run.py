@@ -92,6 +92,7 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.shown import NO_SERIES, RankPhase, StepSeries
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.asynchronous import step_ns
 from stepscope.window import Floats, Ints, Window
 
@@ -339,15 +340,14 @@ class _Search:
 
     def _recurrent(self) -> None:
         """What the job loses again and again, unless half of it, or what all ranks share, is known
-        already. Of two ways to say so, the one that explains more says it."""
+        already. The one that explains most says it, and a suspect only if no other does."""
         asked = [(detector.name, self._ask(detector, Recurring)) for detector in registry.RECURRENT]
-        for name, found in sorted(asked, key=lambda one: -_lost(one[1])):
+        for name, found in sorted(asked, key=lambda one: _sure_loss(one[1]), reverse=True):
             known = sum(one.lost_fraction or 0.0 for one in self.blamed)
             shared = any(not one.ranks and one.group is None for one in self.blamed)
-            new = [one for one in found
-                   if not shared and known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
-            kept = self._keep(new)
-            turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
+            new = [] if shared else [one for one in found if known < HALF * (one.lost_fraction or 0)]
+            turns = [other for one in self._keep(new) for other in self.blamed
+                     if is_turn(one, other)]  # fmt: skip
             self.blamed = [other for other in self.blamed if other not in turns]
             self.let_go += [rules.victim(other, name) for other in turns]
 
@@ -395,8 +395,8 @@ class _Search:
         self.skipped.append(Skipped(detector.name, why, error))
 
 
-def _lost(found: Sequence[Finding]) -> float:
-    return sum(one.lost_fraction or 0.0 for one in found)
+def _sure_loss(found: Sequence[Finding]) -> float:
+    return sum(one.lost_fraction or 0.0 for one in found if (one.score or 0.0) >= LEAST_SCORE)
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:
