@@ -8,6 +8,7 @@ import pytest
 from stepscope.diagnose.detect.gradual import gradual_rise
 from stepscope.diagnose.detect.regression.rise import Rise
 from stepscope.diagnose.detect.regression.shared import stands_for_all
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats
@@ -49,6 +50,15 @@ def test_noise_that_is_remembered_for_many_steps_is_no_rise() -> None:
     flat = [noisy(np.ones(steps), 0.05, 0.8, seed) for steps in (40, 100, 300)
             for seed in range(70)]  # fmt: skip
     assert sum(gradual_rise(series) is not None for series in flat) <= 1
+
+
+def test_two_jumps_are_stages_and_a_trend_is_not() -> None:
+    jumps = np.repeat([1.0, 1.25, 1.5], (80, 90, 90))
+    found = [in_stages(noisy(jumps, seed=seed)) for seed in range(10)]
+    assert sum(one is not None and abs(one.split - 80) <= 2 for one in found) >= 9
+    ramps = [noisy(np.linspace(1, RISE, 260), seed=seed) for seed in range(20)]
+    flat = [noisy(np.ones(steps), 0.05, 0.8, seed) for steps in (100, 260) for seed in range(50)]
+    assert all(in_stages(series) is None for series in (*ramps, *flat))
 
 
 def test_a_rise_that_ended_again_is_none() -> None:

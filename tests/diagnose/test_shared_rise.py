@@ -15,14 +15,19 @@ from .jobs import MS, START, a_table
 RANKS, STEPS, SINCE = 8, 80, 40
 
 
-def played(passes: float = 1.0, transfer: float = 1.0, optimizer: float = 1.0) -> Window:
+def played(
+    passes: float = 1.0, transfer: float = 1.0, optimizer: float = 1.0, *,
+    forward_only: float = 1.0, backward_only: float = 1.0,
+) -> Window:  # fmt: skip
     """From step 40 on parts of a step take so many times as long on all."""
     random = np.random.default_rng(2)
     phases, comm, steps, now = [], [], [], START
     for step in range(STEPS):
         factors = (passes, transfer, optimizer) if step >= SINCE else (1.0, 1.0, 1.0)
         work = random.normal(1.0, 0.02, (3, RANKS)) * MS
-        forward, backward = work[0] * 20 * factors[0], work[1] * 40 * factors[0]
+        alone = (forward_only, backward_only) if step >= SINCE else (1.0, 1.0)
+        forward, backward = (work[at] * took * factors[0] * alone[at]
+                             for at, took in enumerate((20, 40)))  # fmt: skip
         met = now + (forward + backward).astype(np.int64)
         left = int(met.max()) + int(30 * factors[1] * MS)
         tail = (work[2] * 5 * factors[2]).astype(np.int64)
@@ -46,11 +51,27 @@ def played(passes: float = 1.0, transfer: float = 1.0, optimizer: float = 1.0) -
     })  # fmt: skip
 
 
-def test_passes_that_grow_while_the_optimizer_does_not_are_code() -> None:
-    (verdict,) = diagnose(played(passes=1.5)).verdicts
+def test_a_forward_pass_that_grows_alone_is_code() -> None:
+    (verdict,) = diagnose(played(forward_only=2.5)).verdicts
     assert (verdict.cause, verdict.ranks, verdict.hosts) == ("code", (), ())
     assert 0.5 <= verdict.confidence <= 0.6
     assert verdict.steps is not None and abs(verdict.steps[0] - SINCE) <= 2
+
+
+def test_passes_that_grow_alike_while_the_optimizer_does_not_may_have_longer_batches() -> None:
+    diagnosis = diagnose(played(passes=1.5))
+    (verdict,) = diagnosis.verdicts
+    assert (verdict.cause, verdict.ranks, verdict.is_suspect) == ("unknown", (), True)
+    assert "batches or sequences" in verdict.evidence[0].detail
+    assert (diagnosis.state, diagnosis.windows[0].kind) == ("regression", "regression")
+
+
+def test_a_backward_pass_that_grows_alone_may_train_more_of_the_model_but_not_any_number() -> None:
+    (verdict,) = diagnose(played(backward_only=1.4)).verdicts
+    assert (verdict.cause, verdict.is_suspect) == ("unknown", True)
+    assert "more of the model trained" in verdict.evidence[0].detail
+    (verdict,) = diagnose(played(backward_only=2.0)).verdicts
+    assert (verdict.cause, verdict.is_suspect) == ("code", False)
 
 
 def test_where_everything_grows_the_machines_may_be_busy() -> None:

@@ -267,6 +267,8 @@ class Unsteady(Finding):
     """Columns of long steps that no schedule explains."""
     split: int | None = None
     """The column from which steps take longer."""
+    of_work: str = ""
+    """Why that is the job's own doing, where its work grew by as much."""
 
 
 @dataclass(frozen=True)
@@ -394,6 +396,8 @@ class AnomalousWindow:
 
     kind: WindowKind
     steps: Span
+    why: str = ""
+    """What explains it, where that is the job's own work; nobody is to blame for it."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
+from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
 from stepscope.window import NULL, Floats, Ints, Mask, Window
 
@@ -112,9 +113,14 @@ class Observed:
         least = np.fmin.reduce(self.total - apart, axis=0, initial=np.nan)
         return find_cycle(least, self.line.steps, self.line.warm_up)
 
+    @cached_property
+    def work(self) -> WorkSize:
+        """How much work each step has, by the sizes of messages."""
+        return work_size(self.window, self.line)
+
     @property
     def period_ns(self) -> Floats:
-        """The job's step times as if all steps did the same work."""
+        """The job's step times as if all steps of a cycle did the same work."""
         return self.cycle.levelled(self.line.job_period_ns)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.diagnose.finding import Candidate, Diagnosis, Ledger, Verdict
+from stepscope.diagnose.finding import AnomalousWindow, Candidate, Diagnosis, Ledger, Verdict
 from stepscope.report import story
 
 
@@ -31,7 +31,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "headline": story.headline(diagnosis),
         "unaccounted": diagnosis.unaccounted,
         "unrecorded": diagnosis.unrecorded,
-        "windows": [_plain(vars(window)) for window in diagnosis.windows],
+        "windows": [_window(window) for window in diagnosis.windows],
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "ledger": _ledger(diagnosis.ledger),
         "clocks": [_plain(vars(clock)) for clock in diagnosis.clocks],
@@ -45,6 +45,10 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "cost": _plain(diagnosis.cost),
         **({"functions": profiled} if profiled else {}),
     }
+
+
+def _window(window: AnomalousWindow) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in vars(window).items() if key != "why" or value}
 
 
 _VERDICT_KEYS = (

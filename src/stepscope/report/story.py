@@ -126,7 +126,8 @@ def _without_verdict(diagnosis: Diagnosis, scope: str) -> str:
             return f"unknown: {diagnosis.unaccounted}, in {scope}"
         case "healthy":
             return f"healthy: no culprit found in {scope}"
-    return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"
+    why = next((one.why for one in diagnosis.windows if one.why), "the step time changed")
+    return f"{status(diagnosis)}: {why}, but no culprit found in {scope}"
 
 
 def status(diagnosis: Diagnosis) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.decide.starved import STARVED
 from stepscope.diagnose.finding import (
     Decision,
     Finding,
@@ -19,6 +20,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.others_rise import others_rise_ns
 
 MEASURED_RISE = "measured-rise"
 MOSTLY = 0.5
@@ -62,16 +64,33 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
 
     A model of the step may not know that a starved host also slows its transfers; the measured rise
     does, and no model may veto it. Nor do they cost more together than steps got longer: what some
-    cost may have been measured by the same rise already.
+    cost may have been measured by the same rise already. What the other ranks do longer, too, such
+    as larger batches, is not theirs.
     """
     assert rise.split is not None
+    columns = np.arange(len(job.line.steps))
+    guilty = {rank for one in blamed if _cost(job, rise, one) for rank in one.ranks}
+    of_all = others_rise_ns(job, guilty, columns[job.line.warm_up : rise.split],
+                            columns[rise.split :])  # fmt: skip
     period = job.line.job_period_ns
     usual = max(stats.median(period[rise.split :]), 1.0)
     before = stats.median(period[job.line.warm_up : rise.split])
     whole = sum(_cost(job, rise, one) for one in blamed)
-    extra = min(rise.lost_ns / usual, max((usual - before) / usual - whole, 0.0))
-    return [_with_more(one, extra * part / whole) if (part := _cost(job, rise, one)) else one
-            for one in blamed]  # fmt: skip
+    theirs, rest = rise.lost_ns - of_all, usual - before - of_all
+    extra = max(min(theirs / usual, rest / usual - whole), 0.0)
+    return [_with_more(one, min(extra * part / whole, _beyond(job, rise, one, usual)))
+            if (part := _cost(job, rise, one)) else one for one in blamed]  # fmt: skip
+
+
+def _beyond(job: Observed, rise: Regression, one: Finding, usual: float) -> float:
+    """How much more a finding can cost than it does already: in all no more than its ranks take
+    longer than their peers, unless they are starved, which slows transfers as well."""
+    if not isinstance(one, Slowdown) or one.cause in STARVED or not job.own.phases:
+        return np.inf
+    after = slice(rise.split, None)
+    rows = job.line.rows(np.array(one.ranks, np.int64))
+    excess = [stats.median(job.excess_of(None, row)[after]) for row in rows[rows >= 0].tolist()]
+    return max(max(excess, default=np.inf) / usual - (one.lost_fraction or 0.0), 0.0)
 
 
 def charged_once(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:

@@ -1,7 +1,8 @@
 """The cost of a host that gets too little processor time: as measured, where the model says less.
 
 Such a host is slow in its part of every transfer, too, which is nobody's own time. Where its steps
-have others beside them, before or after, the difference is what it costs. No model may veto that.
+have others beside them, before or after, the difference is what it costs, without what the ranks of
+other hosts do longer as well. No model may veto that.
 A quota that was there from the first step on leaves none; but it stops its host in some periods of
 100 ms and not in others, so the fastest steps are those that it hardly stopped, and the others cost
 what they take longer, though not more than the time in which the host was stopped.
@@ -17,6 +18,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.others_rise import others_rise_ns
 from stepscope.window import Mask
 
 LEAST_STEPS = 5
@@ -63,7 +65,8 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     here, elsewhere = (period[part & np.isfinite(period)] for part in (inside, usual))
     if here.size < LEAST_STEPS:
         return one
-    loss = 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
+    of_all = others_rise_ns(job, one.ranks, usual, inside)
+    loss = 1.0 - (stats.median(elsewhere) + of_all) / max(float(here.mean()), 1.0)
     than = "the others"
     if elsewhere.size < LEAST_STEPS:
         loss = 1.0 - float(np.quantile(here, FASTEST)) / max(float(here.mean()), 1.0)

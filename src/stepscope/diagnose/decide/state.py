@@ -61,7 +61,8 @@ class Found:
         steps = self.line.steps
         windows = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
                    for one in self.unsteady for a, b in _runs(one.spikes)]  # fmt: skip
-        windows += [AnomalousWindow("regression", (int(steps[one.split]), int(steps[-1])))
+        last = int(steps[-1]) if len(steps) else 0
+        windows += [AnomalousWindow("regression", (int(steps[one.split]), last), one.of_work)
                     for one in self.unsteady if one.split is not None]  # fmt: skip
         windows += [AnomalousWindow("hang", one.steps)
                     for one in verdicts if one.stands_still and one.steps]  # fmt: skip

@@ -77,6 +77,11 @@ def gradual_rise(series: Floats) -> Trend | None:
     return Trend(first, stop, before, before * math.exp(fit.rise), max(lost, 0.0), fit.z)
 
 
+def fitted_residual(blocks: Floats) -> float:
+    """What the best trend leaves of some blocks, as a sum of squares."""
+    return float((_fit(blocks).residual ** 2).sum())
+
+
 @dataclass(frozen=True)
 class _Fit:
     """The best of all models `level + rise * ramp`, where the ramp goes from 0 to 1."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.planned_pauses import expected
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.finding import Unsteady
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
@@ -38,11 +39,22 @@ class StepTimes:
         if spikes:
             detail = f"{len(spikes)} steps are long, and no schedule explains them"
             yield Unsteady(self.name, "unknown", detail, spikes=spikes)
-        change = step_time.regression(job.period_ns[line.warm_up :])
+        series = job.period_ns[line.warm_up :]
+        change = step_time.regression(series) or in_stages(series)
         if change is not None:
             split = change.split + line.warm_up
             detail = f"steps take {change.ratio:.2f} times as long from step {line.steps[split]}"
-            yield Unsteady(self.name, "unknown", detail, slowdown=change.ratio, split=split)
+            yield Unsteady(self.name, "unknown", detail, slowdown=change.ratio, split=split,
+                           of_work=_of_work(job, split))  # fmt: skip
+
+
+def _of_work(job: Observed, split: int) -> str:
+    """What explains a rise, if steps would not have become longer with work of one size."""
+    series = job.work.levelled(job.period_ns)[job.line.warm_up :]
+    if not job.work.varies or step_time.regression(series, step_time.SLIGHT_RISE) is not None:
+        return ""
+    return (f"the job's own work grew: what its layers send is {job.work.grown(split):.2f} times "
+            "as large")  # fmt: skip
 
 
 def unexplained_spikes(job: Observed) -> tuple[int, ...]:

@@ -21,10 +21,12 @@ import numpy as np
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
 from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import (
     LEAST_RISE,
     SLIGHT_RISE,
@@ -40,6 +42,7 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import (
     Samples,
     SlowFunction,
@@ -63,6 +66,9 @@ GRADUAL_SCORE = 0.55
 """As sure as a cause that follows from what rose. Other jobs on a machine begin at once, and not on
 several machines at one step; nothing that is not of this job and its machines makes steps longer
 little by little. Our choice."""
+MORE_WORK_SCORE = 0.45
+"""A suspicion, as other rises without a reason that accuse nobody: the job may have planned it. Our
+choice."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -81,10 +87,11 @@ class SharedRegression:
         change, passed = _change_without(job, so_far.lost_ns), None
         if change is None:
             passed = _episode_without(job, so_far.lost_ns)
-            if passed is None:
+            if passed is not None:
+                change, job = passed[0], job.until(passed[1])
+            elif (change := _stages_without(job, so_far.lost_ns)) is None:
                 yield from _gradual(job, so_far)
                 return
-            change, job = passed[0], job.until(passed[1])
         named = {one.row for one in so_far.culprits}
         found = find_everyones(job, job.samples, change, named)
         if found is not None and (passed is None or found.cause in OF_THE_JOB):
@@ -105,6 +112,13 @@ def _episode_without(job: Observed, lost_ns: Floats) -> tuple[StepChange, int] |
     return found and (replace(found[0], split=found[0].split + skip), found[1] + skip)
 
 
+def _stages_without(job: Observed, lost_ns: Floats) -> StepChange | None:
+    """The same of a rise in two stages: each would be noise to the other, and both a trend."""
+    skip = job.line.warm_up
+    change = in_stages(_healed(job, lost_ns)[skip:])
+    return None if change is None else replace(change, split=change.split + skip)
+
+
 def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     """The same of a rise that took many steps: its cause is what differs between its halves."""
     skip = job.line.warm_up
@@ -121,7 +135,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
     change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
     found = find_everyones(job, job.samples, change, named)
-    if found is None or found.score < GRADUAL_SCORE:
+    if found is None or found.score < MORE_WORK_SCORE:
         rise = shared_rise(job, change, named)
         if not _is_of_all(job, rise, change):
             return
@@ -132,7 +146,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
 def _at_once(job: Observed, change: StepChange, named: Collection[int]) -> Iterator[Regression]:
     """The finding about a rise that a phase shows to have come at once."""
     found, rise = find_everyones(job, job.samples, change, named), shared_rise(job, change, named)
-    if found is not None and found.score >= GRADUAL_SCORE:
+    if found is not None and found.score >= MORE_WORK_SCORE:
         yield found
     elif _is_of_all(job, rise, change):
         yield _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
@@ -152,7 +166,7 @@ def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Reg
 
 def _healed(job: Observed, lost_ns: Floats) -> Floats:
     period = job.line.job_period_ns
-    return job.cycle.levelled(period - lost_ns if lost_ns.size else period)
+    return job.work.levelled(job.cycle.levelled(period - lost_ns if lost_ns.size else period))
 
 
 def find_everyones(
@@ -209,7 +223,7 @@ def _shown(
         others = samples.without(culprits)
         others = others.only(_in_usual_steps(job, others, change))
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
-        if slow is not None:
+        if slow is not None and ENGINE not in slow.function:  # autograd runs all backward passes
             return _by_function(slow, rise)
     if rise.transfer_ns >= HALF * rise.step_ns:
         return None
@@ -312,7 +326,7 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if starved and rise.phase is None:
         return _of_busy_machines(job, rise, change)
     if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
-        return _Reason("code", 0.55, _named(rise.phase))
+        return _of_some_phases(job, rise, change)
     return _of_everything(job, rise, change)
 
 
@@ -323,6 +337,14 @@ def _in_phases(job: Observed, change: StepChange) -> _Reason | None:
         return None
     return _Reason("unknown", GRADUAL_SCORE, found.phases[0], None, f"; {found.says}",
                    phases=found.phases)  # fmt: skip
+
+
+def _of_some_phases(job: Observed, rise: Rise, change: StepChange) -> _Reason:
+    """Code, or more work if those phases grew that depend on it: the job may have planned that."""
+    more = looks_like_more_work(job, change.split, rise)
+    if more:
+        return _Reason("unknown", MORE_WORK_SCORE, _named(rise.phase), detail=more)
+    return _Reason("code", 0.55, _named(rise.phase))
 
 
 def _of_everything(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:

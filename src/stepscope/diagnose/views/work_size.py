@@ -1,0 +1,119 @@
+"""How much work a step has, by the sizes of the messages that carry it: activations and tokens.
+
+A curriculum trains on longer sequences from some step on, a ramp of the batch size on more of them.
+All that layers send to one another then grows in just that step and by just that factor, and the
+step becomes longer: that is the job's own work, and no regression. Gradients and parameters, which
+replicas exchange, do not grow with it.
+
+    sizes of messages in each step, median rank ─▶ stages of one size ─▶ step times as if all
+                                                                        stages were of one size
+
+Cost: a sum over the operators of such groups. Cannot see: work where no sizes were recorded, or
+where only replicas communicate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Floats, Ints, Table, Window
+
+CARRIES_WORK = ("tp", "cp", "pp", "ep")
+"""Kinds of groups whose messages are activations or tokens."""
+ALIKE = 0.02
+"""Sizes that differ by less are one stage: nobody would act on steps longer by two percent
+(`step_time.SLIGHT_RISE`)."""
+MOST_POWER = 2
+"""Time grows at most with the square of the size: attention compares each token with each. FLOPs of
+a transformer."""
+
+
+@dataclass(frozen=True)
+class WorkSize:
+    """The size of each step's work against the most frequent one; 1 where it is not known."""
+
+    size: Floats
+    warm_up: int
+
+    @property
+    def varies(self) -> bool:
+        return bool(np.unique(self._stages[self.warm_up :]).size > 1)
+
+    def levelled(self, series: Floats) -> Floats:
+        """Step times as if all steps were of the most frequent size.
+
+        A stage is divided by how much longer its median step is, but by no more than its size
+        explains. What changes within a stage, or by more, stays.
+        """
+        if not self.varies:
+            return series
+        stages, done = self._stages, series.copy()
+        usual = stats.median(series[self.warm_up :][stages[self.warm_up :] == 0])
+        for stage in np.unique(stages[self.warm_up :]).tolist():
+            at = stages == stage
+            judged = at & (np.arange(at.size) >= self.warm_up)
+            low, high = sorted((1.0, float(np.median(self.size[judged])) ** MOST_POWER))
+            longer = stats.median(series[judged]) / usual if usual > 0 else 1.0
+            done[at] = series[at] / float(np.clip(longer, low, high))
+        return done
+
+    def grown(self, split: int) -> float:
+        """How many times as large the work is from a column on as before it."""
+        before = stats.median(self.size[self.warm_up : split])
+        return stats.median(self.size[split:]) / before if before > 0 else 1.0
+
+    @property
+    def _stages(self) -> Ints:
+        """For each column the number of its stage, 0: of the most frequent size."""
+        stages: Ints = np.rint(np.log(self.size) / np.log1p(ALIKE)).astype(np.int64)
+        return stages
+
+
+def work_size(window: Window, line: Timeline) -> WorkSize:
+    """The size of the work of each column, by all kinds of messages together."""
+    comm, columns = window.table("comm_ops"), len(line.steps)
+    kinds: list[Floats] = []
+    if comm is not None and comm.has("bytes") and columns > line.warm_up:
+        comm = comm.take(comm.ints("bytes") > 0)
+        kinds = [size for kind in CARRIES_WORK
+                 if (size := _of_kind(window, line, comm, kind)) is not None]  # fmt: skip
+    return WorkSize(_agreed(kinds, columns), line.warm_up)
+
+
+def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats | None:
+    """Bytes per column of the median rank against the most frequent ones; None: too few known."""
+    groups = {group.id for group in window.job.groups_of_kind(kind)}
+    if not groups:
+        return None
+    of_kind = comm.take(comm.strings("group").equals(*groups))
+    rows, columns = len(line.ranks), len(line.steps)
+    row, column = line.rows(of_kind.ints("rank")), line.columns(of_kind.ints("step"))
+    size = of_kind.ints("bytes")
+    known = (row >= 0) & (column >= 0) & (column < columns) & (size != NULL)
+    cell = (row * columns + column)[known]
+    grid = stats.sums(cell, size[known], rows * columns).reshape(rows, columns)
+    whole = stats.column_median(np.where(grid > 0, grid, np.nan))
+    judged = whole[line.warm_up :]
+    if not np.isfinite(judged).any():
+        return None
+    return np.asarray(whole / _most_frequent(judged[np.isfinite(judged)]))
+
+
+def _most_frequent(sizes: Floats) -> float:
+    """The median of the sizes that are alike and most frequent."""
+    stages = np.rint(np.log(sizes / sizes[0]) / np.log1p(ALIKE)).astype(np.int64)
+    values, count = np.unique(stages, return_counts=True)
+    return stats.median(sizes[stages == values[np.argmax(count)]])
+
+
+def _agreed(kinds: list[Floats], columns: int) -> Floats:
+    """By how much all kinds of messages grew: the one that grew least, 1 where they disagree."""
+    if not kinds:
+        return np.ones(columns)
+    logs = np.nan_to_num(np.log(np.stack(kinds)))
+    least = np.where((logs > 0).all(axis=0), logs.min(axis=0), 0.0)
+    return np.asarray(np.exp(np.where((logs < 0).all(axis=0), logs.max(axis=0), least)))
