@@ -22,7 +22,7 @@ from stepscope.diagnose.shown import (
     StepSeries,
 )
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_SCORE
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_REPEATED, LEAST_SCORE
 
 Cause = Literal[
     "compute", "memory_copy", "network", "host", "data_loading", "gc", "jit_compile",
@@ -198,8 +198,11 @@ class SlowLink(Finding):
 
     @property
     def costs_enough(self) -> bool:
+        """Whether the steps in which it is slow lose enough, and all from the first to the last of
+        them together as much as repeated spikes must."""
         share = self.lost_fraction if self.step_share is None else self.step_share
-        return share is None or share >= LEAST_COST
+        seldom = self.lost_fraction is not None and self.lost_fraction < LEAST_COST_REPEATED
+        return share is None or (share >= LEAST_COST and not seldom)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
 from stepscope.diagnose.method import Needs
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_REPEATED
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def weighed(one: Kind) -> Kind:
     if isinstance(one, Slowdown):
         least = one.least_fraction
     if isinstance(one, SlowLink) and one.step_share is not None:
-        lost = one.step_share
+        seldom = lost is not None and lost < LEAST_COST_REPEATED
+        lost, least = (lost, LEAST_COST_REPEATED) if seldom else (one.step_share, least)
     says = "its cost is not known"
     if lost is not None:
         says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"

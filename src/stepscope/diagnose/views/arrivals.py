@@ -20,6 +20,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
+from stepscope.diagnose.views.calls_ahead import calls_ahead
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
 
@@ -91,9 +92,10 @@ class Arrivals:
 
 
 def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
-    """Arrivals in all collectives with at least two recorded members; None if there are none."""
+    """Arrivals in all collectives with at least two recorded members; None if there are none, or if
+    hosts call them before their data is there."""
     comm = window.table("comm_ops")
-    if comm is None:
+    if comm is None or calls_ahead(window, line, comm):
         return None
     together = comm.strings("op").equals(*SYNCHRONIZING) & (line.rows(comm.ints("rank")) >= 0)
     matched = match(comm.take(together))
