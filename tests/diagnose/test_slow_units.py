@@ -80,3 +80,43 @@ def test_else_the_whole_group_is_a_suspect() -> None:
 
 def test_equal_groups_are_silent() -> None:
     assert a_run(STEPS).verdicts == ()
+
+
+def of_whole_steps(replicas: tuple[tuple[int, ...], ...]) -> Diagnosis:
+    """Pairs of ranks that mark one forward pass per step; the first pair is slow since step 15.
+    Where only some pairs exchange gradients, the second waits for it within the pass."""
+    random, rows, steps, now = np.random.default_rng(2), [], [], START
+    pairs = [(2 * at, 2 * at + 1) for at in range(REPLICAS)]
+    for step in range(STEPS):
+        took = random.normal(40, 0.4, REPLICAS)
+        took[0] += 10 * (step >= 15)
+        if len(replicas) > 1:
+            took[list(replicas[0])] = took[list(replicas[0])].max()
+        whole = int((took.max() + 14) * MS)
+        for at, (pair, ms) in enumerate(zip(pairs, took, strict=True)):
+            part = next(list(one) for one in replicas if at in one)
+            done, end = now + int(ms * MS), now + int((took[part].max() + 10) * MS)
+            for rank in pair:
+                rows += [(rank, step, "forward-compute", -1, now, done - now, 1),
+                         (rank, step, "dp-allreduce", -1, done, end - done, 1),
+                         (rank, step, "optimizer", -1, end, 4 * MS, 0)]  # fmt: skip
+        steps += [(rank, step, now, whole) for rank in range(2 * REPLICAS)]
+        now += whole
+    data = [tuple(pairs[at][member] for at in part) for part in replicas for member in (0, 1)]
+    groups = tuple(ProcessGroup(f"{kind}-{at}", kind, ranks)
+                   for kind, members in (("tp", pairs), ("dp", data))
+                   for at, ranks in enumerate(members))  # fmt: skip
+    tables = {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase microbatch start_ns duration_ns waits", rows),
+    }
+    return diagnose(Window(Job("whole", 2 * REPLICAS, groups=groups), tables))
+
+
+def test_passes_of_whole_steps_count_where_all_groups_wait_for_all() -> None:
+    (verdict,) = of_whole_steps((tuple(range(REPLICAS)),)).verdicts
+    assert (verdict.ranks, verdict.is_suspect) == ((0, 1), True)
+
+
+def test_and_not_where_some_wait_for_a_slow_one_and_others_do_not() -> None:
+    assert of_whole_steps(((0, 1), (2, 3, 4, 5))).verdicts == ()

@@ -7,8 +7,10 @@ microbatch, because its input was there when it began. So the pass, of the membe
 least of it, is own time of the group as a whole, and equal groups of other replicas show what it
 needs. Which member is slow shows where nobody waits, as in the optimizer: a slow device is slow in
 everything. Else all members are a suspect together.
-Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps, which may
-contain waiting for other stages and replicas; all groups of a stage.
+A pass of a whole step may also contain waiting for other replicas: it counts if no group waits for
+others than all do, because those that wait are then as long as one another.
+Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps in pipelines,
+and where only some replicas wait for each other; all groups of a stage.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from stepscope.diagnose.thresholds import FAST, score
 from stepscope.diagnose.views.hidden_waits import is_whole
 from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.diagnose.views.unnamed import UNNAMED, is_staged
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints
@@ -92,10 +94,21 @@ def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
         return None
     names = sorted(job.own.hidden_phases & rows.passes)
     whole = rows.names.equals(*names) & is_whole(rows)
-    if not names or whole.any():
+    if not names or (whole.any() and not _meet_as_one(job, units)):
         return None
     spent = rows.grids(rows.duration.astype(np.float64), names).sum(axis=0)
     return np.stack([spent[members].min(axis=0) for members in units])
+
+
+def _meet_as_one(job: Observed, units: Sequence[Ints]) -> bool:
+    """Whether there are no stages, and whatever connects some groups connects all.
+
+    Within a pass all groups then wait for the same one, which has the shortest pass: none takes
+    longer than the others by waiting.
+    """
+    of = {int(job.line.ranks[row]): at for at, rows in enumerate(units) for row in rows.tolist()}
+    met = [{of.get(rank, -1) for rank in group.ranks} for group in job.window.job.groups]
+    return not is_staged(job.window) and all(len(one) in (1, len(units)) for one in met)
 
 
 def _finding(
