@@ -136,7 +136,8 @@ def test_processor_time_counts_in_the_steps_of_the_excess_alone() -> None:
     verdict = the_verdict(a_job(faults=[busy]))
     assert verdict.cause == "compute"
     (use,) = [one for one in verdict.evidence if one.method == "processor-use"]
-    assert 0.85 <= float(use.values["computed"] or 0) <= 1.1
+    computed = use.values["computed"]
+    assert isinstance(computed, float) and 0.85 <= computed <= 1.1
 
 
 def test_running_compiled_code_is_no_compiling() -> None:

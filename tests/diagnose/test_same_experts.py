@@ -64,6 +64,6 @@ def test_what_all_ranks_compute_longer_is_not_charged_to_a_slow_one() -> None:
         return own
 
     slow = Fault((3,), "backward-compute", SINCE, times=1.3)
-    whole, own = diagnose(a_job(8, STEPS, 0.01, faults=[slow], edit=longer)).verdicts
-    assert (whole.ranks, own.ranks) == ((), (3,))
+    own, whole = diagnose(a_job(8, STEPS, 0.01, faults=[slow], edit=longer)).verdicts
+    assert (own.ranks, whole.ranks, whole.is_suspect) == ((3,), (), True)
     assert own.lost_fraction == pytest.approx(0.15, abs=0.04)

@@ -97,7 +97,9 @@ def test_ranks_that_all_fail_alike_have_a_common_cause() -> None:
 
 
 def test_some_ranks_that_fail_alike_are_named_together() -> None:
-    ends = [(3, 100, FAILED), (1, 104, FAILED), (0, 300, TERMINATED), (2, 300, TERMINATED)]
+    ends: list[tuple[int, int, dict[str, Any]]] = [
+        (3, 100, FAILED), (1, 104, FAILED), (0, 300, TERMINATED), (2, 300, TERMINATED),
+    ]  # fmt: skip
     verdict = the_verdict(exits(JOB, *ends))
     assert (verdict.ranks, verdict.victims) == ((1, 3), 2)
 

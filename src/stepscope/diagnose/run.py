@@ -345,7 +345,8 @@ class _Search:
         for name, found in sorted(asked, key=lambda one: _sure_loss(one[1]), reverse=True):
             known = sum(one.lost_fraction or 0.0 for one in self.blamed)
             shared = any(not one.ranks and one.group is None for one in self.blamed)
-            new = [] if shared else [one for one in found if known < HALF * (one.lost_fraction or 0)]
+            new = [one for one in found
+                   if not shared and known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
             turns = [other for one in self._keep(new) for other in self.blamed
                      if is_turn(one, other)]  # fmt: skip
             self.blamed = [other for other in self.blamed if other not in turns]

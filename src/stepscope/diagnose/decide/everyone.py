@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.decide.others_rise import others_rise_ns
 from stepscope.diagnose.decide.starved import STARVED
 from stepscope.diagnose.finding import (
     Decision,
@@ -20,7 +21,6 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.others_rise import others_rise_ns
 
 MEASURED_RISE = "measured-rise"
 MOSTLY = 0.5
