@@ -344,9 +344,9 @@ class _Search:
         asked = [(detector.name, self._ask(detector, Recurring)) for detector in registry.RECURRENT]
         for name, found in sorted(asked, key=lambda one: _sure_loss(one[1]), reverse=True):
             known = sum(one.lost_fraction or 0.0 for one in self.blamed)
-            shared = any(not one.ranks and one.group is None for one in self.blamed)
-            new = [one for one in found
-                   if not shared and known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
+            if any(not one.ranks and one.group is None for one in self.blamed):
+                return
+            new = [one for one in found if known < HALF * (one.lost_fraction or 0.0)]
             turns = [other for one in self._keep(new) for other in self.blamed
                      if is_turn(one, other)]  # fmt: skip
             self.blamed = [other for other in self.blamed if other not in turns]
