@@ -347,7 +347,8 @@ class _Search:
             if any(not one.ranks and one.group is None for one in self.blamed):
                 return
             new = [one for one in found if known < HALF * (one.lost_fraction or 0.0)]
-            turns = [other for one in self._keep(new) for other in self.blamed if is_turn(one, other)]
+            kept = self._keep(new)
+            turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
             self.blamed = [other for other in self.blamed if other not in turns]
             self.let_go += [rules.victim(other, name) for other in turns]
 
