@@ -40,10 +40,12 @@ def _described(about: Mapping[str, Any]) -> str:
     said = f"{about['verdicts']:,} verdicts, {about['right']:,} right"
     if "origins" not in about:
         return f"{said}; too few, or all alike: the methods' scores are kept"
-    others = about["log_loss_on_other_origins"]
-    unseen = "unknown: there is one origin" if others is None else f"{others:.3f}"
-    return (f"{said}; log loss of the methods' scores {about['log_loss_of_scores']:.3f}, "
-            f"of weights fitted to other origins {unseen}")  # fmt: skip
+    scores, fitted = about["log_loss_of_scores"], about["log_loss_on_other_origins"]
+    if fitted is None:
+        return f"{said}; of one origin, so weights cannot be judged: the methods' scores are kept"
+    kept = "fitted weights" if fitted < scores else "the methods' scores"
+    return (f"{said}; log loss of the methods' scores {scores:.3f}, of weights fitted to other "
+            f"origins {fitted:.3f}: {kept} are kept")  # fmt: skip
 
 
 def _version_before(file: Path) -> int:

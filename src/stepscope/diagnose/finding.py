@@ -336,7 +336,7 @@ class Verdict:
     slowdown: float | None = None
     lost_fraction: float | None = None
     confidence: float = 0.0
-    """How likely it is right, fitted to labelled jobs (`decide.confidence`)."""
+    """How likely it is right (`decide.confidence`)."""
     victims: int = 0
     evidence: tuple[Evidence, ...] = ()
     decisions: tuple[Decision, ...] = ()

@@ -25,7 +25,7 @@ from stepscope.window import Floats, Mask
 PENALTY = 1.0
 """The inverse strength of the ridge on standardised terms: scikit-learn's default."""
 LEAST_VERDICTS = 30
-"""Below this a sort of verdicts keeps the method's scores. Our choice."""
+"""Below this a sort of verdicts keeps the methods' scores. Our choice."""
 DIGITS = 4
 
 
@@ -80,26 +80,27 @@ class Fit:
 
 
 def fit(verdicts: Sequence[Labelled], sort: Sort) -> Fit:
-    """Weights for slowdowns, or for hangs and mismatches."""
+    """Weights for slowdowns, or for hangs and mismatches: the methods' scores as they are, unless
+    fitted ones are better on origins that they were not fitted to."""
     own = [one for one in verdicts if sort_of(one.kind) == sort]
     right = np.array([one.right for one in own], np.bool_)
-    if len(own) < LEAST_VERDICTS or right.all() or not right.any():
-        as_scored = Weights(0.0, {name: float(name == "score") for name in FACTS[sort]})
-        return Fit(as_scored, {"verdicts": len(own), "right": int(right.sum())})
     names = list(FACTS[sort])
+    as_scored = Weights(0.0, {name: float(name == "score") for name in names})
+    about: dict[str, Any] = {"verdicts": len(own), "right": int(right.sum())}
+    if len(own) < LEAST_VERDICTS or right.all() or not right.any():
+        return Fit(as_scored, about)
     table = np.array([[terms(one.facts)[name] for name in names] for one in own])
     origins = np.array([one.origin for one in own])
-    left_out = {str(name): _on_others(table, right, origins, names, str(name))
-                for name in np.unique(origins)}  # fmt: skip
     scored = _log_loss(np.array([one.facts["score"] for one in own]), right, _shares(origins))
-    known = [one for one in left_out.values() if one is not None]
-    about = {
-        "verdicts": len(own), "right": int(right.sum()),
+    unseen = [loss for name in np.unique(origins)
+              if (loss := _on_others(table, right, origins, names, str(name))) is not None]  # fmt: skip
+    fitted = round(float(np.mean(unseen)), DIGITS) if unseen else None
+    about |= {
         "origins": {str(name): int((origins == name).sum()) for name in np.unique(origins)},
-        "log_loss_of_scores": scored,
-        "log_loss_on_other_origins": round(float(np.mean(known)), DIGITS) if known else None,
+        "log_loss_of_scores": scored, "log_loss_on_other_origins": fitted,
     }  # fmt: skip
-    return Fit(_weights(table, right, _shares(origins), names), about)
+    better = fitted is not None and fitted < scored
+    return Fit(_weights(table, right, _shares(origins), names) if better else as_scored, about)
 
 
 def _on_others(

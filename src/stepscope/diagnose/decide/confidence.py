@@ -1,12 +1,12 @@
 """How likely a verdict is right: fitted to verdicts of jobs whose truth is known.
 
 A method's score says how far its finding lies beyond its limit. How often such a finding is right
-depends also on what else is known: whether independent measures name the same ranks, what it costs,
-over how many steps, and whether waiting was measured or inferred. A logistic regression weighs
-these (one for slowdowns, one for hangs and mismatches); its weights are in `confidence.json`, with
-what they were fitted to and how well they hold on jobs of other origins. Whether a verdict accuses
-or is a suspect is not decided here: that is the score's, and the confidence stays on its side of
-the limit.
+may depend also on what else is known: whether independent measures name the same ranks, what it
+costs, over how many steps, and whether waiting was measured or inferred. A logistic regression
+weighs these (one for slowdowns, one for hangs and mismatches); its weights are in
+`confidence.json`, with what they were fitted to. Where fitted weights are no better than the scores
+on jobs of other origins, they are the scores. Whether a verdict accuses or is a suspect is not
+decided here: that is the score's, and the confidence stays on its side of the limit.
 
 Source: none of the papers; KAIR (Yang et al.), section III-B, adds scores by hand.
 Cost: a few numbers per verdict. Cannot see: origins unlike all that it was fitted to.
