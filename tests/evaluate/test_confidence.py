@@ -29,8 +29,9 @@ def verdicts(origin: str, agree: float, right: int, wrong: int) -> list[Labelled
 
 
 def test_where_more_measures_agree_verdicts_are_trusted_as_often_as_they_were_right() -> None:
-    known = [one for origin in ("lab", "suite")
-             for one in (*verdicts(origin, 0.0, 60, 60), *verdicts(origin, 2.0, 114, 6))]  # fmt: skip
+    known = []
+    for origin in ("lab", "suite"):
+        known += [*verdicts(origin, 0.0, 60, 60), *verdicts(origin, 2.0, 114, 6)]
     weights = fit(known, "slow").weights
     assert weights.likelihood({**TYPICAL, "agree": 0.0}) == pytest.approx(0.50, abs=0.03)
     assert weights.likelihood({**TYPICAL, "agree": 2.0}) == pytest.approx(0.95, abs=0.03)
@@ -125,8 +126,11 @@ def test_weights_agree_with_a_plain_search_for_the_best(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     scores = rng.uniform(0.5, 0.98, 400)
     right = rng.random(400) < scores**2
-    known = [Labelled(("lab", "suite")[at % 2], "slowdown", {**TYPICAL, "score": float(score)}, hit)
-             for at, (score, hit) in enumerate(zip(scores, right.tolist(), strict=True))]  # fmt: skip
+    known = []
+    for at, (score, hit) in enumerate(zip(scores.tolist(), right.tolist(), strict=True)):
+        known.append(
+            Labelled(("lab", "suite")[at % 2], "slowdown", {**TYPICAL, "score": score}, hit)
+        )
     odds = np.log(scores / (1 - scores))
     grid = [(base, slope) for base in np.linspace(-3, 1, 81) for slope in np.linspace(0, 2, 81)]
 

@@ -92,8 +92,8 @@ def fit(verdicts: Sequence[Labelled], sort: Sort) -> Fit:
     table = np.array([[terms(one.facts)[name] for name in names] for one in own])
     origins = np.array([one.origin for one in own])
     scored = _log_loss(np.array([one.facts["score"] for one in own]), right, _shares(origins))
-    unseen = [loss for name in np.unique(origins)
-              if (loss := _on_others(table, right, origins, names, str(name))) is not None]  # fmt: skip
+    left_out = [_on_others(table, right, origins, names, name) for name in np.unique(origins)]
+    unseen = [loss for loss in left_out if loss is not None]
     fitted = round(float(np.mean(unseen)), DIGITS) if unseen else None
     about |= {
         "origins": {str(name): int((origins == name).sum()) for name in np.unique(origins)},
