@@ -13,8 +13,8 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.matching import match
 from stepscope.diagnose.views.arrivals import collect_arrivals
 from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.frames import compiles, function_of, waits
 from stepscope.diagnose.views.own_time import own_time
-from stepscope.diagnose.views.stacks import compiles, function_of, waits
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup

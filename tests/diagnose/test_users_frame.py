@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnose.run import diagnose
-from stepscope.diagnose.views.stacks import is_librarys, users_frame
+from stepscope.diagnose.views.frames import is_librarys, users_frame
 
 from .jobs import Fault, a_job
 

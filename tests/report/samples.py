@@ -9,7 +9,6 @@ from functools import wraps
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.finding import (
     AnomalousWindow,
-    ClockFit,
     Device,
     Diagnosis,
     Evidence,
@@ -17,7 +16,15 @@ from stepscope.diagnose.finding import (
     Verdict,
 )
 from stepscope.diagnose.overview.limits import by_times
-from stepscope.diagnose.shown import Latecomer, Opinion, Period, RankPhase, RankTime, StepSeries
+from stepscope.diagnose.shown import (
+    ClockFit,
+    Latecomer,
+    Opinion,
+    Period,
+    RankPhase,
+    RankTime,
+    StepSeries,
+)
 
 T0 = 1_766_000_000_000_000_000
 """2025-12-17 19:33:20 UTC."""

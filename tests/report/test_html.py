@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from stepscope.diagnose.finding import ClockFit, Diagnosis, Evidence, Value
-from stepscope.diagnose.shown import RankPhase, StepSeries
+from stepscope.diagnose.finding import Diagnosis, Evidence, Value
+from stepscope.diagnose.shown import ClockFit, RankPhase, StepSeries
 from stepscope.report.html import render_html
 
 from .golden import check_golden

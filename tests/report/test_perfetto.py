@@ -9,10 +9,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
+from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.operator_waits import with_operator_waits
+from stepscope.diagnose.shown import ClockFit
 from stepscope.perfetto.communication import MOST_OPEN
 from stepscope.perfetto.tracks import MOST_COUNTERS, MOST_VALUES, counters
 from stepscope.report.perfetto import Scene, draw, select, span_of

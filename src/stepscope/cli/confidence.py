@@ -1,14 +1,14 @@
-"""`stepscope evaluate --fit-confidence`: how likely verdicts are right, by others' known truth."""
+"""`stepscope evaluate --fit-confidence`: how likely verdicts are right, learnt from known ones."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stepscope.cli import exits
-from stepscope.errors import FormatError, UsageError
+from stepscope.cli.fitted import next_version, write
+from stepscope.errors import UsageError
 
 
 def fit_confidence(file: Path, labelled: Sequence[Path]) -> int:
@@ -23,13 +23,10 @@ def fit_confidence(file: Path, labelled: Sequence[Path]) -> int:
 
     if not labelled:
         raise UsageError("--fit-confidence needs --labelled FILE, verdicts whose truth is known")
-    version = _version_before(file) + 1
+    version = next_version(file, "holds no weights")
     verdicts = [one for source in labelled for one in read(source)]
     fits = {sort: fit(verdicts, sort) for sort in FACTS}
-    try:
-        file.write_text(to_text(fits, version), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    write(file, to_text(fits, version))
     lines = [f"wrote {file}: version {version}"]
     lines += [f"  {sort:5}  {_described(one.about)}" for sort, one in fits.items()]
     print("\n".join(lines), flush=True)
@@ -46,13 +43,3 @@ def _described(about: Mapping[str, Any]) -> str:
     kept = "fitted weights" if fitted < scores else "the methods' scores"
     return (f"{said}; log loss of the methods' scores {scores:.3f}, of weights fitted to other "
             f"origins {fitted:.3f}: {kept} are kept")  # fmt: skip
-
-
-def _version_before(file: Path) -> int:
-    """The version of the weights that are replaced; 0: there are none."""
-    if not file.exists():
-        return 0
-    try:
-        return int(json.loads(file.read_text(encoding="utf-8"))["version"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{file} exists and holds no weights: name another file") from error

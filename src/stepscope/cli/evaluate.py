@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -238,8 +238,6 @@ def evaluate(
         return _compare(*compare)
     if source is not None:
         return _show(_read(source), json, html, publish)
-    from stepscope.evaluate.text import render_methods
-
     conditions = _conditions(strip, collectors)
     names, methods = _names(suite, publish, bool(conditions)), _known(method or ())
     if conditions and methods:
@@ -263,10 +261,15 @@ def evaluate(
         _show(results, file, _with_suffix(html, beside), publish)
         if methods:
             files = {one: _with_suffix(file, f".{one}") for one in methods}
-            others = {one: _run(name, selection, fast, jobs, files[one], resume, one)
-                      for one in methods}  # fmt: skip
-            print("\n" + render_methods(results, others), end="", flush=True)
+            _show_methods(results, {one: _run(name, selection, fast, jobs, files[one], resume, one)
+                                    for one in methods})  # fmt: skip
     return exits.NOTHING_FOUND
+
+
+def _show_methods(results: Results, others: Mapping[str, Results]) -> None:
+    from stepscope.evaluate.text import render_methods
+
+    print("\n" + render_methods(results, others), end="", flush=True)
 
 
 def _check_alone(*others: object) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import exits
-from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.cli.fitted import next_version, write
+from stepscope.errors import FormatError, SourceError
 
 if TYPE_CHECKING:
     from stepscope.diagnose.detect.published.holmes_model import Model
@@ -35,7 +36,7 @@ class Training:
         from stepscope.diagnose.detect.published.holmes_model import to_text
         from stepscope.evaluate.forest import train
 
-        version = _version_before(self.file) + 1
+        version = next_version(self.file, "is no forest")
         recorded = [one for one in map(_of_folder, self.recorded) if one is not None]
         jobs = [*_simulated(self.jobs, "labelling jobs to train on"), *recorded]
         others = _simulated(self.held_out, "labelling jobs to score")
@@ -47,27 +48,9 @@ class Training:
             "recorded": [one.name for one in recorded],
         }  # fmt: skip
         model = train(jobs, others, version, told)
-        try:
-            self.file.write_text(to_text(model), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {self.file}: {error.strerror}") from error
+        write(self.file, to_text(model))
         print(_described(model, self.file), end="", flush=True)
         return exits.NOTHING_FOUND
-
-
-def _version_before(file: Path) -> int:
-    """The version of the forest that is replaced; 0: there is none.
-
-    Raises:
-        FormatError: the file is something else, and is not overwritten.
-    """
-    if not file.exists():
-        return 0
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return int(found["version"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{file} exists and is no forest: name another file") from error
 
 
 def _simulated(cases: Sequence[Case], title: str) -> list[Labelled]:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from stepscope.diagnose.shown import (
     NO_SERIES,
+    ClockFit,
     FunctionUse,
     Latecomer,
     Limit,
@@ -92,8 +93,7 @@ class Decision:
 
 
 BY_STOPS = ("stopped", "stopped-process")
-"""Methods that find processes that were stopped from outside: neither code nor device is at fault.
-"""
+"""Methods that find processes stopped from outside: neither code nor a device is at fault."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,18 @@ class SlowLink(Finding):
 
     @property
     def costs_enough(self) -> bool:
-        """Whether the steps in which it is slow lose enough, and all from the first to the last of
-        them together as much as repeated spikes must."""
-        share = self.lost_fraction if self.step_share is None else self.step_share
-        seldom = self.lost_fraction is not None and self.lost_fraction < LEAST_COST_REPEATED
-        return share is None or (share >= LEAST_COST and not seldom)
+        share, least = self.share_and_least
+        return share is None or share >= least
+
+    @property
+    def share_and_least(self) -> tuple[float | None, float]:
+        """What decides whether it costs enough, and the least: the share of the steps in which it
+        is slow, but of all from the first to the last of them, where these lose less together than
+        repeated spikes must."""
+        lost, share = self.lost_fraction, self.step_share
+        if share is not None and lost is not None and lost < LEAST_COST_REPEATED:
+            return lost, LEAST_COST_REPEATED
+        return (lost if share is None else share), LEAST_COST
 
 
 @dataclass(frozen=True)
@@ -401,16 +408,6 @@ class AnomalousWindow:
     steps: Span
     why: str = ""
     """What explains it, where that is the job's own work; nobody is to blame for it."""
-
-
-@dataclass(frozen=True)
-class ClockFit:
-    """How far a clock is from the reference: `host` for a machine, `rank` for one process."""
-
-    host: str
-    offset_ns: int
-    drift_ppm: float
-    rank: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from stepscope.diagnose.graph.critical_path import Path, critical_path
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import slow_side
+from stepscope.diagnose.operators.stops import Stop, ended_stops
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
@@ -33,7 +34,7 @@ from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
-from stepscope.window import NULL, Floats, Ints, Mask, Window
+from stepscope.window import Floats, Ints, Mask, Window
 
 Result = TypeVar("Result")
 
@@ -220,6 +221,16 @@ class Observed:
         everybody = np.arange(len(self.line.ranks))
         return [everybody] if is_staged(self.window) else roles(self.window)
 
+    @property
+    def has_roles(self) -> bool:
+        """Whether ranks run several programs, of which one waits for the other."""
+        return len(self.roles) > 1
+
+    @cached_property
+    def stops(self) -> list[Stop]:
+        """When processes were stopped, and went on."""
+        return ended_stops(self.window)
+
     @cached_property
     def _equals(self) -> list[Ints]:
         return comparison_groups(self.window, None)
@@ -301,9 +312,7 @@ class Observed:
     def sees_devices(self) -> bool:
         """Whether operators were recorded as devices ran them, with the times of their starts."""
         comm = self.window.table("comm_ops")
-        if comm is None or not comm.has("start_ns"):
-            return False
-        return bool((comm.ints("start_ns") != NULL).any())
+        return comm is not None and comm.knows("start_ns")
 
     @cached_property
     def errors(self) -> Mask:

@@ -18,6 +18,16 @@ PLANNED: tuple[Source, ...] = ("checkpoint", "evaluation")
 
 
 @dataclass(frozen=True)
+class ClockFit:
+    """How far a clock is from the reference: `host` for a machine, `rank` for one process."""
+
+    host: str
+    offset_ns: int
+    drift_ppm: float
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
 class Opinion:
     """The ranks or devices that one method points to in the steps of a verdict."""
 

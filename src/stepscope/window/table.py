@@ -163,6 +163,10 @@ class Table:
     def has(self, *names: str) -> bool:
         return all(name in self.columns for name in names)
 
+    def knows(self, name: str) -> bool:
+        """Whether a column of numbers is there and has a value in any row."""
+        return self.has(name) and bool((self.ints(name) != NULL).any())
+
     def ints(self, name: str) -> Ints:
         column = self.columns[name]
         assert isinstance(column, np.ndarray), f"{name} is a column of strings"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.diagnose.run import diagnose
-from stepscope.diagnose.views.stacks import waits
+from stepscope.diagnose.views.frames import waits
 from stepscope.formats.kineto import read
 from stepscope.window import Table
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from stepscope.diagnose.account.belief import ORDINARY, unusual_bits
 from stepscope.diagnose.expected import Expected, Key, Range, Ranges
+from stepscope.diagnose.views.frames import is_torchs
 from stepscope.diagnose.views.patterns import Function, Patterns
-from stepscope.diagnose.views.stacks import is_torchs
 
 PYTHON_MOST = 0.01
 """Share of the step that a Python function may take, data loading included. Paper (EROICA, 4.3)."""

@@ -41,7 +41,7 @@ DOUBLINGS = 6.0
 """Costs and numbers of steps count by their doublings, up to 64-fold. Our choice."""
 
 Facts = Mapping[str, float]
-"""What the confidence in a verdict comes from: one number per name in `SLOW` or `STUCK`."""
+"""What the confidence in a verdict comes from: one number per name in `FACTS`."""
 
 
 @dataclass(frozen=True)

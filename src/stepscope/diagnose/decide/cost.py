@@ -191,8 +191,8 @@ def _hidden_factor(job: Observed, one: Suspect) -> float:
     """How many times as much a rank may take longer as is known of it.
 
     Where waiting hides the own time of passes, a device that is slow in several of the phases that
-    are known is so in the others, too. Of some it is known what the rank takes longer, but not how
-    long they take without waiting: these are no others.
+    are known is so in the others, too. Phases of which only the excess over peers is known do not
+    count as others: what the rank takes longer in them is in its excess already.
     """
     works = [phase for phase in one.phases if phase not in UNNAMED and not loads(phase)]
     if not job.own.hidden or len(works) < SEVERAL:
@@ -282,7 +282,7 @@ class _Healing:
     def _chain(self) -> Chain | None:
         """Steps one after another, where ranks have several roles; None where all do the same, and
         where clocks disagree so much that steps seem to wait for each other."""
-        if self._replay is None or len(self.job.roles) < SEVERAL:
+        if self._replay is None or not self.job.has_roles:
             return None
         chain = Chain.of(self._replay.graph)
         return chain if chain.replay.replayed >= CONNECTED else None

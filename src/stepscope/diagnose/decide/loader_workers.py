@@ -14,8 +14,8 @@ import numpy as np
 
 from stepscope.diagnose.finding import Evidence, Finding, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.frames import is_users
 from stepscope.diagnose.views.patterns import Patterns
-from stepscope.diagnose.views.stacks import is_users
 from stepscope.diagnose.views.threads import busiest_worker
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame

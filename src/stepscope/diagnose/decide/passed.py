@@ -20,10 +20,10 @@ from stepscope.diagnose.decide.cost import among_spikes
 from stepscope.diagnose.decide.rules import ON_CRITICAL_PATH
 from stepscope.diagnose.detect.transient import LASTING
 from stepscope.diagnose.finding import Decision, Slowdown, Unsteady
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST_OF_PAUSES
 from stepscope.diagnose.words.summary import summary
-from stepscope.window import Ints
 
 RULE = "cost-while-it-lasted"
 
@@ -43,17 +43,12 @@ def as_unsteady(one: Slowdown) -> Unsteady:
 def _share(job: Observed, one: Slowdown) -> float:
     """Its share of the steps in which it was slow; 0 where these are few, or not in a row."""
     suspect, columns = one.suspect, np.array(sorted(one.columns), np.int64)
-    if suspect is None or not suspect.spikes or _in_a_row(columns) < LASTING:
+    longest = max((run.size for run in stats.runs_of(columns)), default=0)
+    if suspect is None or not suspect.spikes or longest < LASTING:
         return 0.0
     period = np.nan_to_num(job.line.job_period_ns)
     lost_ns = (one.lost_fraction or 0.0) * float(period[among_spikes(job, suspect)].sum())
     return min(lost_ns / max(float(period[columns].sum()), 1.0), 1.0)
-
-
-def _in_a_row(columns: Ints) -> int:
-    """The length of the longest run of neighbouring columns."""
-    runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
-    return max(run.size for run in runs)
 
 
 def _suspect(one: Slowdown, share: float) -> Slowdown:

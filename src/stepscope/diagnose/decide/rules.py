@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
 from stepscope.diagnose.method import Needs
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_REPEATED
+from stepscope.diagnose.thresholds import LEAST_COST
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,8 @@ def weighed(one: Kind) -> Kind:
     lost, least = one.lost_fraction, LEAST_COST
     if isinstance(one, Slowdown):
         least = one.least_fraction
-    if isinstance(one, SlowLink) and one.step_share is not None:
-        seldom = lost is not None and lost < LEAST_COST_REPEATED
-        lost, least = (lost, LEAST_COST_REPEATED) if seldom else (one.step_share, least)
+    if isinstance(one, SlowLink):
+        lost, least = one.share_and_least
     says = "its cost is not known"
     if lost is not None:
         says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"

@@ -26,8 +26,6 @@ FEW_STEPS = 10
 """In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
-ROLES = 2
-"""Roles of a job of which one waits for the other. A definition."""
 HALF = 0.5
 """Of a step may be waiting that nobody measured. Our choice."""
 
@@ -86,7 +84,7 @@ def _hidden(job: Observed) -> str:
 def _between_roles(job: Observed) -> str:
     """The same for a job whose ranks have several roles and mostly wait, where nobody recorded for
     whom: a slow rank of one role then looks like the program of the others."""
-    if not len(job.line.steps) or len(job.roles) < ROLES:
+    if not len(job.line.steps) or not job.has_roles:
         return ""
     if job.graph is not None and connects(job, job.graph):
         return ""

@@ -14,7 +14,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.operators.liveness import latest_stack
-from stepscope.diagnose.views.stacks import is_ours, users_frame
+from stepscope.diagnose.views.frames import is_ours, users_frame
 from stepscope.diagnose.words.advice import advise
 from stepscope.diagnose.words.summary import summary
 from stepscope.window import Window

@@ -21,16 +21,8 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Source
 from stepscope.diagnose.thresholds import OTHER_PROCESSES
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.stacks import (
-    LEAST_NS,
-    LEAST_SHARE,
-    LOADER,
-    SAMPLE_NS,
-    SURE_SIGMAS,
-    Samples,
-    collects,
-    compiles,
-)
+from stepscope.diagnose.views.frames import LOADER, collects, compiles
+from stepscope.diagnose.views.stacks import LEAST_NS, LEAST_SHARE, SAMPLE_NS, SURE_SIGMAS, Samples
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Ints, Mask
 

@@ -72,7 +72,7 @@ def pauses_of_all(job: Observed, steps: Iterable[int]) -> dict[int, float]:
 
 def _by_some_ranks(job: Observed, columns: Ints) -> Mask:
     """Which long steps are long because of a rare phase that several ranks run together by design,
-    and the others never run (`views.roles`): nobody but these has a time in it."""
+    and the others never run (`views.roles`), so that only these have a time in it."""
     line, long = job.line, np.zeros(columns.size, np.bool_)
     beyond = line.job_period_ns[columns] - line.typical_ns
     for own in job.own.own:

@@ -49,7 +49,7 @@ class RecurringLoss:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
         columns = _columns(job, so_far)
-        runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
+        runs = stats.runs_of(columns)
         if len(runs) < SLOTS:
             return
         period = np.nan_to_num(job.period_ns)

@@ -7,8 +7,8 @@ microbatch, because its input was there when it began. So the pass, of the membe
 least of it, is own time of the group as a whole, and equal groups of other replicas show what it
 needs. Which member is slow shows where nobody waits, as in the optimizer: a slow device is slow in
 everything. Else all members are a suspect together.
-A pass of a whole step may also contain waiting for other replicas: it counts if no group waits for
-others than all do, because those that wait are then as long as one another.
+A pass of a whole step may also contain waiting for other replicas: it counts only if all groups
+wait for the same ranks, because the passes of those that wait are then equally long.
 Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps in pipelines,
 and where only some replicas wait for each other; all groups of a stage.
 """

@@ -113,8 +113,7 @@ def _heaviest_run(
     """The neighbouring columns that carry most of the excess, and how much per step."""
     whole = sum((np.nan_to_num(job.excess_of(phase, row)) for phase in phases),
                 np.zeros(len(job.line.steps)))  # fmt: skip
-    runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
-    heaviest = max(runs, key=lambda run: float(whole[run].sum()))
+    heaviest = max(stats.runs_of(columns), key=lambda run: float(whole[run].sum()))
     return (int(heaviest[0]), int(heaviest[-1]) + 1), float(whole[heaviest].mean())
 
 

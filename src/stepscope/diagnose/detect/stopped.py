@@ -19,7 +19,7 @@ import numpy as np
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Span, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.stops import METRIC, Stop, ended_stops
+from stepscope.diagnose.operators.stops import METRIC, Stop
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Ints
 
@@ -35,7 +35,7 @@ class Stopped:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
         by_ranks: dict[tuple[int, ...], list[Stop]] = {}
-        for stop in ended_stops(job.window):
+        for stop in job.stops:
             if not _is_known(job, stop, so_far):
                 by_ranks.setdefault(stop.ranks, []).append(stop)
         for ranks, stops in by_ranks.items():

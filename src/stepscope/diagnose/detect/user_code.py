@@ -24,7 +24,8 @@ from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples, function_of, is_users
+from stepscope.diagnose.views.frames import function_of, is_users
+from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Mask

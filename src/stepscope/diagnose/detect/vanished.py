@@ -25,7 +25,7 @@ from stepscope.diagnose.operators import endings
 from stepscope.diagnose.operators.endings import as_of
 from stepscope.diagnose.operators.exits import Exit, read_exits
 from stepscope.diagnose.operators.liveness import last_progress_ns, latest_stack
-from stepscope.diagnose.views.stacks import waits
+from stepscope.diagnose.views.frames import waits
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import time_apart
 from stepscope.trace.signals import signal_name

@@ -18,6 +18,7 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is_users
 from stepscope.diagnose.views.stacks import (
     EXPLAINS,
     LEAST_SHARE,
@@ -25,10 +26,6 @@ from stepscope.diagnose.views.stacks import (
     SAMPLE_NS,
     Samples,
     SlowFunction,
-    collects,
-    compiles,
-    is_compiling,
-    is_users,
     slower_than_peers,
 )
 from stepscope.diagnose.words.numbers import percent

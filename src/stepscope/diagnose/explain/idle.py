@@ -25,7 +25,8 @@ from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.stacks import LOADER, SAMPLE_NS, Samples, compiles
+from stepscope.diagnose.views.frames import LOADER, compiles
+from stepscope.diagnose.views.stacks import SAMPLE_NS, Samples
 from stepscope.window import NULL, Floats, Ints, Table, Union, Window, union
 
 MOST_PEERS = 8

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.stops import METRIC, ended_stops
+from stepscope.diagnose.operators.stops import METRIC
 from stepscope.diagnose.suspect import Suspect
 
 EXPLAINS = 0.5
@@ -41,7 +41,6 @@ def _stopped_ns(job: Observed, suspect: Suspect) -> int:
     """How long its process was stopped in stops that began in the steps in which it is slow."""
     slow = np.arange(len(job.line.steps))[suspect.columns]
     rank = int(job.line.ranks[suspect.row])
-    own = [one for one in job.once("stops", None, lambda: ended_stops(job.window))
-           if rank in one.ranks]  # fmt: skip
+    own = [one for one in job.stops if rank in one.ranks]
     column = job.line.column_at(np.array([one.begin_ns for one in own], np.int64))
     return sum(one.end_ns - one.begin_ns for one, at in zip(own, column, strict=True) if at in slow)

@@ -24,8 +24,8 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.views.frames import compiles
 from stepscope.diagnose.views.lost import lost_operators
-from stepscope.diagnose.views.stacks import compiles
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5

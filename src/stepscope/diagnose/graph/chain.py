@@ -11,7 +11,6 @@ Cost: that of a replay. Cannot see: what went before a step whose predecessor is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -27,6 +26,10 @@ class Chain:
     graph: StepGraph
     replay: Replay
     """Of the graph in which rows also follow those of the step before."""
+    follows: Mask
+    """Lanes that begin where the lane before, of the same rank, ends."""
+    first: Mask
+    """The first rows of these lanes."""
 
     @classmethod
     def of(cls, graph: StepGraph) -> Chain:
@@ -40,13 +43,12 @@ class Chain:
         first = (graph.before == BEGIN) & follows[graph.lane]
         before = np.where(first, last[graph.lane - 1], graph.before)
         linked = replace(graph, before=before, last=last, begin_ns=begin)
-        return cls(graph, Replay.of(linked))
+        return cls(graph, Replay.of(linked), follows, first)
 
     def saved_ns(self, saved: Ints, saved_at_end: Ints) -> Ints:
         """How much shorter each step of the job gets, by column of the graph."""
         tail = self._tails(saved_at_end)
-        first = (self.graph.before == BEGIN) & self._follows[self.graph.lane]
-        saved = saved + np.where(first, tail[self.graph.lane - 1], 0)
+        saved = saved + np.where(self.first, tail[self.graph.lane - 1], 0)
         before, after = (self._latest(one) for one in (
             self.graph.finish_ns, self.replay.finish_linked_ns(saved, tail)))  # fmt: skip
         sooner = np.where(before == NULL, 0, before - after)
@@ -55,15 +57,11 @@ class Chain:
         gained[known] -= sooner[known - 1]
         return gained
 
-    @cached_property
-    def _follows(self) -> Mask:
-        return _follows(self.graph)
-
     def _tails(self, saved_at_end: Ints) -> Ints:
         """What each lane saves after its last gate, which may be in a step before."""
         tail = saved_at_end.copy()
         for lanes in _by_column(self.graph):
-            idle = lanes[self._follows[lanes] & (self.graph.last[lanes] == BEGIN)]
+            idle = lanes[self.follows[lanes] & (self.graph.last[lanes] == BEGIN)]
             tail[idle] += tail[idle - 1]
         return tail
 
@@ -73,7 +71,7 @@ class Chain:
 
 
 def _follows(graph: StepGraph) -> Mask:
-    """Lanes that begin where the lane before, of the same rank, ends."""
+    """`Chain.follows`."""
     columns = graph.lanes.columns
     next_one = np.tile(np.diff(columns, prepend=-2) == 1, len(graph.lanes.line.ranks))
     ran = (graph.begin_ns != NULL) & (graph.finish_ns != NULL)

@@ -34,7 +34,7 @@ def with_sizes(comm: Table) -> Table:
 
 def any_size_known(comm: Table) -> bool:
     """Whether the bytes of any operator were recorded."""
-    return comm.has("bytes") and bool((comm.ints("bytes") != NULL).any())
+    return comm.knows("bytes")
 
 
 Whole = NDArray[np.signedinteger[Any]]

@@ -90,6 +90,12 @@ def sums(index: Ints, weights: Floats | Ints, size: int) -> Floats:
     return total
 
 
+def runs_of(columns: Ints) -> list[Ints]:
+    """Sorted columns, cut where they are no neighbours."""
+    cuts = np.flatnonzero(np.diff(columns) > 1) + 1
+    return np.split(columns, cuts) if columns.size else []
+
+
 def sigma(values: Floats) -> float:
     """Robust standard deviation of the known values (MAD, scaled), 0 when there is none."""
     return MAD_TO_SIGMA * median(np.abs(values - median(values)))

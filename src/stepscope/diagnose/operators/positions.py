@@ -129,8 +129,7 @@ def _reached(window: Window, comm: Table) -> str:
     """The column that shows how far ranks got: ends, else calls; or starts on devices, but not in
     pipelines, where receives start before anybody sends."""
     columns = ["end_ns"] if window.job.groups_of_kind("pp") else ["end_ns", "start_ns"]
-    known = (one for one in columns if comm.has(one) and (comm.ints(one) != NULL).any())
-    return next(known, "enqueue_ns")
+    return next(filter(comm.knows, columns), "enqueue_ns")
 
 
 def _begins(table: Table) -> Ints:

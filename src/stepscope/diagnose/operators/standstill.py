@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.operators.liveness import LifeSigns
-from stepscope.diagnose.views.stacks import LOADER, function_of, waits
+from stepscope.diagnose.views.frames import LOADER, function_of, waits
 from stepscope.window import NULL, Table, Window
 
 PYTHON = ".py"

@@ -23,7 +23,7 @@ from stepscope.diagnose.operators.standstill import (
     waits_for_ranks,
 )
 from stepscope.diagnose.prepare.host_calls import last_step_end_ns
-from stepscope.diagnose.views.stacks import is_torchs
+from stepscope.diagnose.views.frames import is_torchs
 from stepscope.window import NULL, Mask, Table, Window
 
 SILENT_STEPS = 0.5

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.finding import ClockFit, Skipped
+from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
@@ -28,6 +28,7 @@ from stepscope.diagnose.prepare.shared_collectives import (
     SharedCollectives,
     shared_collectives,
 )
+from stepscope.diagnose.shown import ClockFit
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5

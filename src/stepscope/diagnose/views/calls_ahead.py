@@ -28,7 +28,7 @@ def calls_ahead(window: Window, line: Timeline, comm: Table) -> bool:
     no waiting count: one that waits for its gradients ends after their exchange.
     """
     phases = window.table("phases")
-    if phases is None or not phases.has("waits") or _starts_known(comm):
+    if phases is None or not phases.has("waits") or comm.knows("start_ns"):
         return False
     passes = phases.take(phases.strings("phase").equals(BACKWARD) & (phases.ints("waits") == 0))
     end = passes.ints("start_ns") + passes.ints("duration_ns")
@@ -39,14 +39,10 @@ def calls_ahead(window: Window, line: Timeline, comm: Table) -> bool:
     return bool(known.any() and (called < done - CLOSE_NS)[known].mean() > MOSTLY)
 
 
-def _starts_known(comm: Table) -> bool:
-    return comm.has("start_ns") and bool((comm.ints("start_ns") != NULL).any())
-
-
 def _latest(line: Timeline, table: Table, time_ns: Ints) -> Ints:
     """The latest time of each rank and step, as one row; NULL where there is none."""
-    row, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
-    known = (row >= 0) & (column >= 0) & (time_ns != NULL)
+    cell = line.cells(table)
+    known = (cell >= 0) & (time_ns != NULL)
     found = np.full(len(line.ranks) * len(line.steps), NULL)
-    np.maximum.at(found, (row * len(line.steps) + column)[known], time_ns[known])
+    np.maximum.at(found, cell[known], time_ns[known])
     return found

@@ -48,8 +48,7 @@ def _computing(kernels: Table, line: Timeline) -> Named:
     """Own time in kernels; empty where they were recorded in the lesser part of the steps only."""
     if not kernels.has("step", "duration_ns"):
         return []
-    row, column = line.rows(kernels.ints("rank")), line.columns(kernels.ints("step"))
-    kernels = kernels.take((row >= 0) & (column >= 0) & (kernels.ints("duration_ns") != NULL))
+    kernels = kernels.take((line.cells(kernels) >= 0) & (kernels.ints("duration_ns") != NULL))
     names = kernels.strings("kernel")
     own = [name for name in names.values if not is_communicating(name)]
     updates = [name for name in own if optimizes(name)]
@@ -69,7 +68,6 @@ def optimizes(kernel: str) -> bool:
 def _spent(kernels: Table, line: Timeline) -> Floats:
     """The summed durations of kernels, `[rank, step]`; NaN where none ran."""
     shape = len(line.ranks), len(line.steps)
-    cell = line.rows(kernels.ints("rank")) * shape[1] + line.columns(kernels.ints("step"))
     lasted = kernels.ints("duration_ns").clip(0)
-    total = stats.sums(cell, lasted, shape[0] * shape[1]).reshape(shape)
+    total = stats.sums(line.cells(kernels), lasted, shape[0] * shape[1]).reshape(shape)
     return np.where(total > 0, total, np.nan)

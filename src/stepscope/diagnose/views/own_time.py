@@ -190,8 +190,7 @@ def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
 def _ends_known(window: Window) -> bool:
     """Whether it was recorded when any operator ended, or for how long it blocked its rank."""
     comm = window.table("comm_ops")
-    return comm is not None and any(comm.has(name) and bool((comm.ints(name) != NULL).any())
-                                    for name in ("end_ns", "blocked_ns"))  # fmt: skip
+    return comm is not None and (comm.knows("end_ns") or comm.knows("blocked_ns"))
 
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:
@@ -203,7 +202,7 @@ def _is_marked(window: Window, rows: PhaseRows) -> bool:
 
 def _marks_waiting(window: Window, rows: PhaseRows) -> bool:
     table = rows.table
-    if table.has("waits") or (table.has("wait_ns") and (table.ints("wait_ns") != NULL).any()):
+    if table.has("waits") or table.knows("wait_ns"):
         return True
     return window.table("host_ops") is not None
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.stacks import LOADER, collects, compiles, is_ours, waits
+from stepscope.diagnose.views.frames import LOADER, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered

@@ -92,6 +92,11 @@ class Timeline:
         """Row of each rank; -1 if not on the grid. Do not modify the result."""
         return _positions(self.ranks, rank)
 
+    def cells(self, table: Table) -> Ints:
+        """Where the rank and step of each row are on a flat grid, `[rank, step]`; -1: not on it."""
+        row, column = self.rows(table.ints("rank")), self.columns(table.ints("step"))
+        return np.where((row >= 0) & (column >= 0), row * len(self.steps) + column, -1)
+
     def column_at(self, time_ns: Ints) -> Ints:
         """The column of the step that contains each time, by the job's step starts; -1 before."""
         return np.searchsorted(self.begins_ns, time_ns, side="right") - 1

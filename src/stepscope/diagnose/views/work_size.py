@@ -69,8 +69,7 @@ class WorkSize:
     @property
     def _stages(self) -> Ints:
         """For each column the number of its stage, 0: of the most frequent size."""
-        stages: Ints = np.rint(np.log(self.size) / np.log1p(ALIKE)).astype(np.int64)
-        return stages
+        return _stages_of(self.size)
 
 
 def work_size(window: Window, line: Timeline) -> WorkSize:
@@ -91,11 +90,9 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
         return None
     of_kind = comm.take(comm.strings("group").equals(*groups))
     rows, columns = len(line.ranks), len(line.steps)
-    row, column = line.rows(of_kind.ints("rank")), line.columns(of_kind.ints("step"))
-    size = of_kind.ints("bytes")
-    known = (row >= 0) & (column >= 0) & (column < columns) & (size != NULL)
-    cell = (row * columns + column)[known]
-    grid = stats.sums(cell, size[known], rows * columns).reshape(rows, columns)
+    cell, size = line.cells(of_kind), of_kind.ints("bytes")
+    known = (cell >= 0) & (size != NULL)
+    grid = stats.sums(cell[known], size[known], rows * columns).reshape(rows, columns)
     whole = stats.column_median(np.where(grid > 0, grid, np.nan))
     judged = whole[line.warm_up :]
     if not np.isfinite(judged).any():
@@ -103,9 +100,15 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
     return np.asarray(whole / _most_frequent(judged[np.isfinite(judged)]))
 
 
+def _stages_of(sizes: Floats) -> Ints:
+    """The same number for sizes that are alike; 0: of size 1."""
+    stages: Ints = np.rint(np.log(sizes) / np.log1p(ALIKE)).astype(np.int64)
+    return stages
+
+
 def _most_frequent(sizes: Floats) -> float:
     """The median of the sizes that are alike and most frequent."""
-    stages = np.rint(np.log(sizes / sizes[0]) / np.log1p(ALIKE)).astype(np.int64)
+    stages = _stages_of(sizes / sizes[0])
     values, count = np.unique(stages, return_counts=True)
     return stats.median(sizes[stages == values[np.argmax(count)]])
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
+from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.diagnose.shown import ClockFit
 from stepscope.perfetto.packets import GroupWriter, clock_packet
 from stepscope.perfetto.process import (
     OF_NO_RANK,

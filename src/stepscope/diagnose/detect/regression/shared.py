@@ -42,14 +42,9 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
-from stepscope.diagnose.views.stacks import (
-    Samples,
-    SlowFunction,
-    compiles,
-    loads_data,
-    slower_than_before,
-)
+from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Mask
