@@ -15,6 +15,7 @@ from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
+from stepscope.diagnose.prepare.shared_names import with_own_names
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
@@ -36,7 +37,8 @@ REQUIRED = {
 def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window without impossible rows and unusable tables, and a note on each omission.
 
-    Groups that the job does not list are those that called operators.
+    Groups have one name per communicator, and those that the job does not list are those that
+    called operators.
     """
     tables: dict[str, Table] = {}
     window, untimed = laid_out(window)
@@ -53,7 +55,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
     window = without_unrecorded_times(Window(window.job, tables))
-    window, counted = with_rounds(with_groups(window))
+    window, counted = with_rounds(with_groups(with_own_names(window)))
     window, inferred = with_blocking_ends(window)
     window, repeated = with_repeats(window)
     return window, (*notes, *counted, *inferred, *repeated)

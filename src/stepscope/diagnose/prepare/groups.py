@@ -22,9 +22,10 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import axis_over
+from stepscope.diagnose.numeric.linked import linked
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.trace import FORWARD, ProcessGroup
-from stepscope.window import NULL, Ints, Mask, Table, Window, distinct, numbered, union
+from stepscope.window import NULL, Ints, Mask, Table, Window, distinct, union
 
 _KIND = re.compile(r"(tp|cp|dp|pp|ep|edp|mp|embedding|world)(?![a-z])")
 REDUCING = ("AllReduce", "ReduceScatter")
@@ -163,12 +164,12 @@ class _Calls:
         group = sends.strings("group")
         names = {int(one): group[int(row)] or "pp" for one, row in zip(callers, at, strict=True)}
         first, sent = _first_calls(sends)
-        linked = _components(rank, peer)
-        several = len({_name(one, names) for one in linked}) < len(linked)
+        chains = linked(rank, peer)
+        several = len({_name(one, names) for one in chains}) < len(chains)
         return [
             ProcessGroup(f"{_name(ranks, names)}{f'/{at}' if several else ''}", "pp",
                          _in_order(ranks, first, sent))
-            for at, ranks in enumerate(linked)
+            for at, ranks in enumerate(chains)
         ]  # fmt: skip
 
 
@@ -197,24 +198,6 @@ def _lists(pairs: Ints, wide: int) -> dict[int, tuple[int, ...]]:
     codes, starts = np.unique(first, return_index=True)
     return {int(code): tuple(part.tolist())
             for code, part in zip(codes, np.split(second, starts[1:]), strict=True)}  # fmt: skip
-
-
-def _components(one: Ints, other: Ints) -> list[list[int]]:
-    """Ranks that are linked by any chain of pairs, each list in order."""
-    label = np.arange(int(max(one.max(), other.max())) + 1)
-    while True:
-        low = np.minimum(label[one], label[other])
-        before = label.copy()
-        np.minimum.at(label, one, low)
-        np.minimum.at(label, other, low)
-        label = label[label]
-        if (label == before).all():
-            break
-    ranks = distinct(np.concatenate((one, other)))
-    number = numbered(label[ranks])
-    order = np.argsort(number, kind="stable")
-    cuts = np.flatnonzero(np.diff(number[order])) + 1
-    return [part.tolist() for part in np.split(ranks[order], cuts)]
 
 
 def _first_calls(sends: Table) -> tuple[frozenset[int], Mapping[int, int]]:

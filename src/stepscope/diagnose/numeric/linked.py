@@ -1,0 +1,29 @@
+"""What is connected by a chain of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.window import Ints, distinct, numbered
+
+
+def linked(one: Ints, other: Ints) -> list[list[int]]:
+    """Numbers that are linked by any chain of pairs, each list in order.
+
+    Args:
+        one, other: the two of each pair, not below zero.
+    """
+    label = np.arange(int(max(one.max(initial=-1), other.max(initial=-1))) + 1)
+    while True:
+        low = np.minimum(label[one], label[other])
+        before = label.copy()
+        np.minimum.at(label, one, low)
+        np.minimum.at(label, other, low)
+        label = label[label]
+        if (label == before).all():
+            break
+    known = distinct(np.concatenate((one, other)))
+    number = numbered(label[known])
+    order = np.argsort(number, kind="stable")
+    cuts = np.flatnonzero(np.diff(number[order])) + 1
+    return [part.tolist() for part in np.split(known[order], cuts)]
