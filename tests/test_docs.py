@@ -15,7 +15,7 @@ import typer.main
 import stepscope
 from stepscope.cli import build_app
 from stepscope.diagnose.finding import Cause
-from stepscope.diagnose.registry import DETECTORS, EXPLANATIONS, PUBLISHED
+from stepscope.diagnose.registry import DETECTORS, EXPLANATIONS, PUBLISHED, listed
 from stepscope.trace import TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -99,6 +99,12 @@ def test_every_method_has_a_page_that_the_overview_names() -> None:
     assert not [name for name in methods if f"[`{name}`](" not in overview]
     pages = {path.name for path in (ROOT / "docs/methods").glob("*.md")} - {"README.md"}
     assert not [name for name in pages if f"({name}" not in overview]
+
+
+def test_the_overview_has_the_order_and_the_papers_that_the_program_shows() -> None:
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(.* \| (\S+) \|$", read("docs/methods/README.md"), re.M)
+    shown = [(one.name, one.paper or "\u2013") for one in listed() if "run by default" in one.runs]
+    assert rows[: len(shown)] == shown
 
 
 def test_every_variable_of_ours_is_documented() -> None:

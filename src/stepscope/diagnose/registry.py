@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -69,7 +70,8 @@ from stepscope.errors import UsageError
 DEFAULT, GROUP = "default", "stepscope.methods"
 """All methods that run by default, and where other packages register theirs."""
 
-PAPERS = ("ARGUS", "EROICA", "Holmes", "VenusTrace", "KAIR")
+_PAPER = re.compile(r"Papers?: (ARGUS|EROICA|Holmes|VenusTrace|KAIR|ByteDance)\b")
+"""What a module's docstring says of the paper that its methods come from; `none` otherwise."""
 
 STUCK: tuple[Detector, ...] = (Vanished(), Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
@@ -257,6 +259,6 @@ def _cost(text: str) -> str:
 
 
 def _paper(text: str) -> str:
-    """The first paper that a module's docstring cites."""
-    places = [(text.find(name), name) for name in PAPERS if name in text]
-    return min(places)[1] if places else ""
+    """The paper that a module's docstring says its methods come from."""
+    found = _PAPER.search(text)
+    return found.group(1) if found else ""

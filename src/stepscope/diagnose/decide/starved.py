@@ -74,7 +74,7 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     if loss <= (one.lost_fraction or 0.0):
         return one
     says = f"of the step time is what its steps take longer than {than}, its transfers included"
-    decision = Decision("measured-rise", True, loss, one.lost_fraction, says, gate=False)
+    decision = Decision("measured-loss", True, loss, one.lost_fraction, says, gate=False)
     return replace(one, lost_fraction=loss, decisions=(*one.decisions, decision))
 
 
