@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.habits import SLOTS
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
-from stepscope.diagnose.detect.period_source import Named, is_beside_training, source_of
+from stepscope.diagnose.detect.period_source import UNKNOWN, Named, is_beside_training, source_of
 from stepscope.diagnose.detect.periods import CAUSES
 from stepscope.diagnose.detect.planned_pauses import expected
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
@@ -36,6 +36,8 @@ from stepscope.window import Ints, Mask
 
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
+SUSPECTED = 0.45
+"""Of what happens on a schedule outside of the phases, unnamed: it may be a plan. Our choice."""
 RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
@@ -61,8 +63,8 @@ class RecurringLoss:
         )
         found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
         source = source_of(job, found)
-        sure = odds(unusual_bits(loss, ORDINARY), loss) if _is_beside(job, found, source) else SCORE
-        if sure >= LEAST_SCORE:
+        sure = _sure(job, found, source)
+        if sure is not None:
             yield _finding(job, found, source, sure)
 
 
@@ -115,10 +117,25 @@ def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -
     return placed(job, Recurrent(comb, tuple(around), usual, excess_ns, loss))
 
 
+def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
+    """How sure it is that these steps cost what they need not; None: it is what jobs usually do."""
+    if not _is_beside(job, found, source):
+        return SCORE
+    sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
+    if sure < LEAST_SCORE:
+        return None
+    return SUSPECTED if source == UNKNOWN and _is_regular(job, found) else sure
+
+
+def _is_regular(job: Observed, found: Recurrent) -> bool:
+    apart = np.diff(job.line.steps[found.comb.columns])
+    return bool((apart == found.comb.distance).mean() >= MOSTLY)
+
+
 def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
     """Whether it is what jobs do beside training: it saves or evaluates, or lies in no phase that
     the other steps have, too. Where nothing is known of a step, it may be that."""
-    if source.source in PLANNED or source.source != "unknown source":
+    if source != UNKNOWN:
         return source.source in PLANNED
     if found.phase is None or found.phase in UNNAMED:
         return True
@@ -130,9 +147,7 @@ def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
 def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Recurring:
     line, events = job.line, len(found.runs)
     first, stop = _since(job, found.comb.columns)
-    apart = np.diff(line.steps[found.comb.columns])
-    regular = (apart == found.comb.distance).mean() >= MOSTLY
-    when = f"every {found.comb.distance:.0f} steps" if regular else (
+    when = f"every {found.comb.distance:.0f} steps" if _is_regular(job, found) else (
         f"in {events} of {stop - first} steps")  # fmt: skip
     where = place(found.phase)
     says = (
