@@ -9,11 +9,14 @@ Cannot see: a slow network, which looks the same; groups whose members are not l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepscope.diagnose.account.waste import covered
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
+from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Floats, Ints, Table, numbered
 
 SLOW_BYTES_PER_S, LATENCY_NS = 1e8, 1e6
@@ -28,19 +31,37 @@ def unrecorded_ranks(job: Observed) -> frozenset[int]:
 
 def wait_ns(job: Observed) -> Floats:
     """By step, how long even the recorded rank that waits least waits for unrecorded ones."""
-    none = np.zeros(len(job.line.steps))
-    comm, absent = job.window.table("comm_ops"), unrecorded_ranks(job)
-    if comm is None or not absent or not comm.has("end_ns") or not len(none):
-        return none
-    with_absent = [one.id for one in job.window.groups if absent & set(one.ranks)]
-    wanted = comm.strings("op").equals(*SYNCHRONIZING) & comm.strings("group").equals(*with_absent)
-    matched = match(comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0)))
-    if not matched.order.size:
-        return none
+    absent = unrecorded_ranks(job)
+    matched = _matched(job, [one for one in job.window.groups if absent & set(one.ranks)])
+    if matched is None:
+        return np.zeros(len(job.line.steps))
     waited = _waited(job, matched)
     idle = np.nan_to_num(job.line.job_period_ns - job.total, nan=np.inf)
     least: Floats = np.clip(np.minimum(waited, idle), 0, None).min(axis=0)
     return least
+
+
+def together_ns(job: Observed, groups: Sequence[ProcessGroup]) -> Floats | None:
+    """How long each rank is in collectives of these groups, `[rank, step]`, with the transfers;
+    None if there are none, or no ends were recorded."""
+    matched = _matched(job, groups)
+    if matched is None:
+        return None
+    table = matched.table
+    ended = table.take(table.ints("end_ns") != NULL)
+    row = job.line.rows(ended.ints("rank"))
+    return covered(job.line, row, arrivals(ended), ended.ints("end_ns"))
+
+
+def _matched(job: Observed, groups: Sequence[ProcessGroup]) -> Matched | None:
+    """The collectives of these groups; None if there are none, or no ends were recorded."""
+    comm = job.window.table("comm_ops")
+    if comm is None or not groups or not comm.has("end_ns") or not len(job.line.steps):
+        return None
+    wanted = comm.strings("op").equals(*SYNCHRONIZING)
+    wanted &= comm.strings("group").equals(*(one.id for one in groups))
+    matched = match(comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0)))
+    return matched if matched.order.size else None
 
 
 def _waited(job: Observed, matched: Matched) -> Floats:

@@ -9,6 +9,8 @@ needs. Which member is slow shows where nobody waits, as in the optimizer: a slo
 everything. Else all members are a suspect together.
 A pass of a whole step may also contain waiting for other replicas: it counts only if all groups
 wait for the same ranks, because the passes of those that wait are then equally long.
+Of a group that was recorded in part, what a member computes and its time in the collectives of the
+group are own time of the group, in which a member that nobody recorded may be slow.
 Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps in pipelines,
 and where only some replicas wait for each other; all groups of a stage.
 """
@@ -21,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.account.absent import together_ns, unrecorded_ranks
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect.slowdown import OWN_TIME
 from stepscope.diagnose.detect.straggler import Straggler
@@ -59,23 +62,43 @@ class SlowUnits:
     needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        units = _units(job)
-        own = _in_passes(job, units)
-        if own is None:
-            return
-        peers = _peers(job, units)
-        skip, tests = job.line.warm_up, len(units)
-        for one in look_of(job)(own[:, skip:], peers, job.line.typical_ns, None, tests):
-            found = replace(one, first=one.first + skip, stop=one.stop + skip)
-            if so_far.blamed.isdisjoint(job.line.ranks[units[one.row]].tolist()):
-                yield _finding(job, units, own, peers, found)
+        whole, parts = _units(job)
+        for units, own in ((whole, _in_passes(job, whole)), (parts, _with_collectives(job, parts))):
+            if own is None:
+                continue
+            peers = _peers(job, units)
+            for one in _slow(job, own, peers):
+                if so_far.blamed.isdisjoint(job.line.ranks[units[one.row]].tolist()):
+                    yield _finding(job, units, own, peers, one)
 
 
-def _units(job: Observed) -> list[Ints]:
-    """The rows of each group that works on the same layers, where all members were recorded."""
+def _slow(job: Observed, own: Floats, peers: list[Ints]) -> Iterator[Straggler]:
+    """The groups that take longer than equal ones."""
+    skip = job.line.warm_up
+    for one in look_of(job)(own[:, skip:], peers, job.line.typical_ns, None, len(own)):
+        yield replace(one, first=one.first + skip, stop=one.stop + skip)
+
+
+def _units(job: Observed) -> tuple[list[Ints], list[Ints]]:
+    """The rows of each group that works on the same layers: of those whose members were all
+    recorded, and of others."""
     groups = [group.ranks for group in job.window.job.groups_of_kind(*UNITS)]
     rows = [job.line.rows(np.array(ranks, np.int64)) for ranks in groups]
-    return disjoint([known.tolist() for known in rows if (known >= 0).all()])
+    whole = [known.tolist() for known in rows if (known >= 0).all()]
+    parts = [known[known >= 0] for known in rows if (known < 0).any() and (known >= 0).any()]
+    apart = np.unique(np.concatenate([*parts, np.zeros(0, np.int64)])).size == sum(map(len, parts))
+    return disjoint(whole), parts if apart else []
+
+
+def _with_collectives(job: Observed, units: Sequence[Ints]) -> Floats | None:
+    """What each group needs, `[group, step]`, by the recorded member that takes the least: what it
+    computes, and its time in their collectives; None if nobody knows that."""
+    absent = unrecorded_ranks(job)
+    groups = [one for one in job.window.job.groups_of_kind(*UNITS) if absent & set(one.ranks)]
+    together = together_ns(job, groups) if units and job.own.phases else None
+    if together is None:
+        return None
+    return np.stack([(job.total + together)[members].min(axis=0) for members in units])
 
 
 def _peers(job: Observed, units: Sequence[Ints]) -> list[Ints]:
@@ -122,8 +145,7 @@ def _finding(
     part = slice(first, one.stop)
     slowdown = stats.median(own[one.row, part]) / max(stats.median(usual[part]), 1.0)
     member = _slow_member(job, units[one.row], part, slowdown)
-    rows = units[one.row] if member is None else np.array([member])
-    ranks = tuple(sorted(int(rank) for rank in job.line.ranks[rows]))
+    ranks = _members(job, units[one.row]) if member is None else (int(job.line.ranks[member]),)
     lost = _lost_fraction(job, units, own, one.row, usual, part)
     detail = (
         f"their passes take {excess[part].mean() / 1e6:.1f} ms per step more than those of equal "
@@ -131,6 +153,7 @@ def _finding(
     )
     detail += "which member is slow is not known" if member is None else (
         "of the group, this rank alone is slow where nobody waits as well")  # fmt: skip
+    detail += _recorded(job, ranks)
     says = "" if member is not None else (
         f"{name_ranks(ranks)}, which wait for each other in their passes, take {slowdown:.1f}x as "
         f"long as equal groups from step {int(job.line.steps[first])}: one of them is slow"
@@ -146,10 +169,25 @@ def _finding(
     )  # fmt: skip
 
 
+def _members(job: Observed, rows: Ints) -> tuple[int, ...]:
+    """The ranks of a group, those that were not recorded included."""
+    known = frozenset(job.line.ranks[rows].tolist())
+    groups = job.window.job.groups_of_kind(*UNITS)
+    return next(tuple(sorted(one.ranks)) for one in groups if known <= frozenset(one.ranks))
+
+
+def _recorded(job: Observed, ranks: Sequence[int]) -> str:
+    """Which of them were recorded, if some were not."""
+    known = tuple(rank for rank in ranks if rank not in unrecorded_ranks(job))
+    if len(known) == len(ranks):
+        return ""
+    return f", and only {name_ranks(known)} of them {'was' if len(known) == 1 else 'were'} recorded"
+
+
 def _slow_member(job: Observed, members: Ints, part: slice, slowdown: float) -> int | None:
     """The one member that is about as slow as the group in what it does alone."""
     alone = [at for at, phase in enumerate(job.own.phases) if phase not in (*UNNAMED, DATA_LOAD)]
-    if not alone:
+    if not alone or len(members) < 2:
         return None
     own = job.own.own[alone].sum(axis=0)
     slower = [stats.median(own[row, part]) / max(_usual(job, own, row, part), 1.0) - 1
