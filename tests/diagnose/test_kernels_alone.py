@@ -46,6 +46,9 @@ class Kernels:
         return Window(job, {"kernels": kernels, "steps": steps})
 
 
+SECOND = 1000 * MS
+
+
 def drawn(ranks: int, steps: int, seed: int = 0, noise: float = 0.01) -> dict[str, Floats]:
     """How long each rank computes, `[rank, step]` in ms."""
     random = np.random.default_rng(seed)
@@ -154,6 +157,36 @@ def test_a_stage_with_more_work_waits_least() -> None:
     verdict = the_verdict(diagnose(pipelines(times)))
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", (1, 3, 5, 7))
     assert 0.05 < (verdict.lost_fraction or 0.0) < 0.2  # balanced, both would have the mean
+
+
+def summaries(kernels: Table) -> Table:
+    """Kernels by second of the rank's own clock, as a recorder sums them up."""
+    names = kernels.strings("kernel")
+    cells: dict[tuple[int, int, str], list[int]] = {}
+    columns = (kernels.ints(name).tolist() for name in ("rank", "start_ns", "duration_ns"))
+    for at, (rank, start, lasted) in enumerate(zip(*columns, strict=True)):
+        cells.setdefault((rank, start // SECOND * SECOND, str(names[at])), []).append(lasted)
+    rank, begin, kernel = zip(*cells, strict=True)
+    middle = np.array([int(np.median(one)) for one in cells.values()])
+    return Table({
+        "rank": np.array(rank), "window_start_ns": np.array(begin),
+        "window_ns": np.full(len(cells), SECOND), "kernel": Strings.of([*kernel]),
+        "stream": np.full(len(cells), 7), "cluster": np.zeros(len(cells), np.int64),
+        "count": np.array([len(one) for one in cells.values()]), "p50_ns": middle,
+        "p99_ns": middle,
+    })  # fmt: skip
+
+
+def test_a_stage_with_more_work_is_found_though_clocks_of_hosts_differ() -> None:
+    times = drawn(8, 40)
+    times[MATMUL][1::2] *= 1.6
+    window = pipelines(times)
+    ahead = {name: table.with_column("start_ns", table.ints("start_ns")
+                                     + table.ints("rank") % 2 * 3 * SECOND)
+             for name, table in window.tables.items()}  # fmt: skip
+    ahead["kernel_summaries"] = summaries(ahead["kernels"])
+    verdict = the_verdict(diagnose(Window(window.job, ahead)))
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", (1, 3, 5, 7))
 
 
 def test_stages_that_nobody_listed_are_no_slow_ranks() -> None:

@@ -1,9 +1,9 @@
 """How much work each rank did, by the best measure that was recorded: passes, kernels, or time
 between operators.
 
-The passes are own time by step. A profiler or a kernel recorder shows the compute kernels of each
-window. Where only operators were recorded, sends and receives among them, what is left of a step is
-work.
+The passes are own time by step, and so are the compute kernels that a profiler saw. Summaries of
+kernels show them by window, which is not the same time on hosts whose clocks differ. Where only
+operators were recorded, sends and receives among them, what is left of a step is work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED
+from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
@@ -36,6 +36,8 @@ def work(job: Observed) -> Work | None:
     lasted = job.line.job_period_ns[skip:]
     if passes is not None:
         return Work((passes[0] + passes[1])[:, skip:], lasted)
+    if KERNELS in job.own.phases:
+        return Work(job.own.own[job.own.phases.index(KERNELS), :, skip:], lasted)
     if job.kernels is not None:
         return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
     comm = job.window.table("comm_ops")
