@@ -114,8 +114,8 @@ def slow_rank() -> Diagnosis:
         verdicts=(verdict,),
         clocks=(ClockFit("host-001", 210_000, 0.4), ClockFit("host-004", -3_412_000, 3.1)),
         skipped=(
-            Skipped("venus-network", "no table transfers"),
-            Skipped("holmes-path", "no table transfers"),
+            Skipped("venus-network", "no table transfers", unrecorded=True),
+            Skipped("holmes-path", "no table transfers", unrecorded=True),
             Skipped("bubbles", "the schedule is not known"),
         ),
         series=series(1000, 1200, 1100, 1.45),
@@ -385,7 +385,10 @@ def traces() -> Diagnosis:
         windows=(AnomalousWindow("slow", (3, 8)),),
         verdicts=(verdict,),
         clocks=(ClockFit("host-000", 0, 0.0, 0), ClockFit("host-001", 214 * MS, 1.7, 2)),
-        skipped=(Skipped("stacks", "no table stacks"), Skipped("processor", "no table hardware")),
+        skipped=(
+            Skipped("stacks", "no table stacks", unrecorded=True),
+            Skipped("processor", "no table hardware"),
+        ),
         series=StepSeries(tuple(range(3, 9)), tuple(int(1.6 * S * wobble(s)) for s in range(6))),
         rank_phases=rank_phases(4, {(2, "backward-compute"): 1.7}),
         rank_times=rank_times(4, slow=2),

@@ -416,8 +416,8 @@ class Skipped:
 
     method: str
     why: str
-    fault: Exception | None = None
-    """The internal error that ended it."""
+    fault: Exception | None = None  # the internal error that ended it
+    unrecorded: bool = False  # whether it lacks nothing but data
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ A new method is a class with `name`, `needs` and one function, a line in `regist
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -42,11 +43,8 @@ class Needs:
     def missing(self, window: Window) -> str | None:
         """Why a method with these needs cannot run; None where it can."""
         lacking = [one for one in self.wanted if not _has_any(window, one.split("|"))]
-        tables = [one for one in lacking if "." not in one and ":" not in one]
-        if tables:
-            return f"no table {', '.join(one.replace('|', ' or ') for one in tables)}"
         if lacking:
-            return f"no {', '.join(map(_either, lacking))}"
+            return f"no {', '.join(dict.fromkeys(_either(window, one) for one in lacking))}"
         if window.ranks and len(window.ranks) < self.ranks:
             return "one rank has no peers"
         return None
@@ -70,18 +68,20 @@ def _has(window: Window, wanted: str) -> bool:
     return not metric or metric in table.strings("metric").values
 
 
-def _either(wanted: str) -> str:
-    return " or ".join(map(_described, wanted.split("|")))
+def _either(window: Window, wanted: str) -> str:
+    found = list(dict.fromkeys(_described(window, one) for one in wanted.split("|")))
+    if all(one.startswith("table ") for one in found):
+        return f"table {' or '.join(one.removeprefix('table ') for one in found)}"
+    return " or ".join(found)
 
 
-def _described(wanted: str) -> str:
-    table, _, column = wanted.partition(".")
-    if not column and ":" not in wanted:
-        return f"table {wanted}"
-    if column:
-        return f"column {column} in table {table}"
-    table, _, metric = wanted.partition(":")
-    return f"metric {metric} in table {table}"
+def _described(window: Window, wanted: str) -> str:
+    """What is not there: a column or metric of a table, or the whole table."""
+    for mark, what in ((".", "column"), (":", "metric")):
+        table, found, name = wanted.partition(mark)
+        if found and window.table(table) is not None:
+            return f"{what} {name} in table {table}"
+    return f"table {re.split('[.:]', wanted)[0]}"
 
 
 @dataclass(frozen=True)

@@ -374,7 +374,7 @@ class _Search:
         if detector not in self.detectors:
             return []
         if missing := detector.needs.missing(self.job.window):
-            self.skipped.append(Skipped(detector.name, missing))
+            self.skipped.append(Skipped(detector.name, missing, unrecorded=True))
             return []
         if not len(self.job.line.steps) and detector in registry.BY_STEPS:
             return []
@@ -496,5 +496,5 @@ def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:
     needs = [(one.name, one.needs) for one in found.explanations]
     for name, needed in (*needs, (rules.LAST_ARRIVAL.name, rules.LAST_ARRIVAL.needs)):
         if why := needed.missing(job.window):
-            missing.setdefault(name, Skipped(name, why))
+            missing.setdefault(name, Skipped(name, why, unrecorded=True))
     yield from missing.values()

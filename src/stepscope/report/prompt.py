@@ -101,10 +101,8 @@ def _sections(
     let_go = [one for one in diagnosis.candidates if one.verdict is None]
     if let_go:
         yield "CONSIDERED AND NOT NAMED", [_let_go(one, quote) for one in let_go[:CANDIDATES]]
-    skipped = [f"{units.names(methods, limit=8)}: {why}"
-               for why, methods in story.skipped_by_reason(diagnosis).items()]  # fmt: skip
-    if skipped:
-        yield "NOT LOOKED AT", [quote(one) for one in skipped]
+    if skipped := [quote(line) for line in story.not_run(diagnosis)]:
+        yield "NOT LOOKED AT", skipped
 
 
 def _with_caller(caller: str, text: str) -> str:

@@ -394,6 +394,22 @@ def skipped_by_reason(diagnosis: Diagnosis) -> dict[str, list[str]]:
     return reasons
 
 
+def not_run(diagnosis: Diagnosis) -> Iterator[str]:
+    """The methods that could not run, with the reasons; those for which nobody recorded the data
+    are counted by what is missing."""
+    unrecorded = {one.why for one in diagnosis.skipped if one.unrecorded}
+    reasons = skipped_by_reason(diagnosis)
+    for why, methods in reasons.items():
+        if why not in unrecorded:
+            yield f"{units.names(methods, limit=8)}: {why}"
+    lacking = sorted((why for why in reasons if why in unrecorded), key=lambda w: -len(reasons[w]))
+    if lacking:
+        count = sum(len(reasons[why]) for why in lacking)
+        without = units.names((f"{why} ({len(reasons[why])})" for why in lacking), limit=6)
+        yield (f"{units.count(count, 'method')} for want of data: {without}; `stepscope methods` "
+               "says what each needs")  # fmt: skip
+
+
 def windows_by_kind(diagnosis: Diagnosis) -> Iterator[str]:
     """`jitter in steps 7, 57, 107 and 7 more`, one line per kind of window."""
     kinds = dict.fromkeys(window.kind for window in diagnosis.windows)

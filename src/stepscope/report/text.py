@@ -170,8 +170,8 @@ def _mark(diagnosis: Diagnosis, first: int, last: int) -> str:
 
 def _footer(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "Clocks", _clocks(diagnosis)
-    for why, methods in story.skipped_by_reason(diagnosis).items():
-        yield "Not run", f"{units.names(methods, limit=8)}: {why}"
+    for line in story.not_run(diagnosis):
+        yield "Not run", line
     lost = (f"{units.count(rows, 'row')} of {name}" for name, rows in diagnosis.losses.items())
     yield "Lost", units.names(lost, limit=8)
     overhead = (story.overhead(name, value) for name, value in diagnosis.cost.items())
