@@ -348,10 +348,7 @@ class Observed:
 
 def _levelled(own: OwnTime, warm_up: int) -> OwnTime:
     """Own times scaled so that every rank's fast level in a phase is that of the median rank."""
-    judged = own.own[:, :, warm_up:]
-    known: Mask = np.asarray(np.isfinite(judged).any(axis=2))
-    fast: Floats = np.nanquantile(np.where(known[:, :, None], judged, 0.0), FAST, axis=2)
-    fast = np.where(known, fast, np.nan)
+    fast = stats.fast_level(own.own[:, :, warm_up:])
     usual = np.stack([stats.column_median(levels[:, None]) for levels in fast])
     scale = np.where(fast > 0, usual / np.maximum(fast, 1.0), 1.0)
     return replace(own, own=own.own * scale[:, :, None])

@@ -30,7 +30,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import PLANNED
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
-from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place
 from stepscope.window import Ints, Mask
 
@@ -151,7 +151,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"in {events} of {stop - first} steps")  # fmt: skip
     where = place(found.phase)
     says = (
-        f"{when}, steps take {_seconds(found.excess_ns)} longer{where} ({source.source}), "
+        f"{when}, steps take {duration(found.excess_ns)} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
     says += f" from step {line.steps[first]}" if first > line.warm_up else ""
@@ -169,7 +169,3 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         decisions=(rule,), says=says, advises=ADVICE[source.source].format(
             function=source.function or "it"),
     )  # fmt: skip
-
-
-def _seconds(ns: float) -> str:
-    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"

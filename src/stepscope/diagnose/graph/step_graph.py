@@ -118,6 +118,10 @@ class StepGraph:
         gate = self.end_ns[np.maximum(self.last, 0)]
         return np.where(self.last == BEGIN, self.begin_ns, gate)
 
+    def ended_ns(self, finish_ns: Ints) -> Ints:
+        """When the last rank finished each step."""
+        return np.asarray(finish_ns.reshape(-1, self.lanes.columns.size).max(axis=0))
+
     def ends_last(self, finish_ns: Ints) -> Ints:
         """The lane that finishes each step last; -1 if no rank ran the step."""
         finish = finish_ns.reshape(-1, self.lanes.columns.size)
