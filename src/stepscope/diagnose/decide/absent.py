@@ -72,7 +72,7 @@ def unrecorded(job: Observed) -> str:
     if not absent:
         return ""
     world = job.window.job.world_size
-    names = name_ranks(tuple(sorted(absent))).partition(" ")[2]
+    names = name_ranks(absent).partition(" ")[2]
     verb = "was" if world - len(absent) == 1 else "were"
     return f"{world - len(absent)} of {world} ranks {verb} recorded; missing {names}"
 

@@ -23,6 +23,7 @@ from stepscope.diagnose.finding import Decision, Slowdown, Unsteady
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST_OF_PAUSES
+from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import summary
 
 RULE = "cost-while-it-lasted"
@@ -52,7 +53,7 @@ def _share(job: Observed, one: Slowdown) -> float:
 
 
 def _suspect(one: Slowdown, share: float) -> Slowdown:
-    says = (f"while it lasted, steps would have taken {100 * share:.0f} % less without it, but "
+    says = (f"while it lasted, steps would have taken {percent(share)} less without it, but "
             "it has passed")  # fmt: skip
     decision = Decision(RULE, True, share, LEAST_COST_OF_PAUSES, says, gate=False)
     others = tuple(each for each in one.decisions if each.rule != ON_CRITICAL_PATH.name)

@@ -196,8 +196,8 @@ def _came_too_late(graph: WaitGraph, tardy: list[Tardy]) -> Stuck:
     ranks = frozenset().union(*(one.ranks for one in tardy))
     waiting = graph.waiting - ranks
     held_up = ranks_wait(len(waiting), len(waiting & first.where.waiting), first.where.where)
-    why = (f"{held_up} for {_ranks(ranks)}, which came {first.late_ns / 1e9:.0f} s late, when they "
-           f"had given up after {first.timeout_ms / 1e3:g} s")  # fmt: skip
+    why = (f"{held_up} for {name_ranks(ranks)}, which came {first.late_ns / 1e9:.0f} s late, when "
+           f"they had given up after {first.timeout_ms / 1e3:g} s")  # fmt: skip
     where = replace(first.where, since_ns=first.since_ns)
     return _finding(graph, where, ranks, _cause(graph, ranks), CONFIDENT, why, whole=True)
 
@@ -218,7 +218,7 @@ def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
     if waiting:
         why = f"{_count(waiting)}, in {first.where} and after it: {why}"
     else:
-        why = f"{_ranks(ranks)} waits alone in {first.where}: {why}"
+        why = f"{name_ranks(ranks)} waits alone in {first.where}: {why}"
     return _finding(
         graph, first, ranks, "code", CONFIDENT, why, mismatched=not graph.roots, whole=True
     )
@@ -261,7 +261,7 @@ def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
     """A send or receive with a rank that was no partner of this one before."""
     ranks = frozenset().union(*(one.waiting for one in new_peers))
     first = new_peers[0]
-    why = (f"{_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
+    why = (f"{name_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
            "before")  # fmt: skip
     return _finding(graph, first, ranks, "code", CONFIDENT, why, whole=True)
 
@@ -279,7 +279,7 @@ def _without_dump(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     first = graph.blocked_by(roots)[0]
     known = len(graph.recording.recorded)
     few = len(roots) < max(len(graph.waiting), 2)
-    why = f"there is no dump of {name_ranks(tuple(sorted(roots)))}"
+    why = f"there is no dump of {name_ranks(roots)}"
     if not few:
         why = f"only {known} of {known + len(roots)} ranks have a dump"
     named = roots if few else frozenset()
@@ -304,8 +304,8 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
     ranks = graph.recording.members(first.group)
     members = len(ranks)
     if first.peer >= 0:
-        why = (f"{_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has called "
-               "its end of it")  # fmt: skip
+        why = (f"{name_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has "
+               "called its end of it")  # fmt: skip
     elif first.left:
         why = f"{len(first.left)} of {members} ranks completed {first.where}, the others are stuck"
     else:
@@ -331,8 +331,8 @@ def _circle(graph: WaitGraph) -> Stuck:
     few, early, late = (here, other, fullest) if len(here) < len(there) else (there, fullest, other)
     same = bool(there) and len(here) != len(there)
     if same:
-        why = (f"{_ranks(few)} entered {early.where} before {late.where}, the other ranks in the "
-               "opposite order")  # fmt: skip
+        why = (f"{name_ranks(few)} entered {early.where} before {late.where}, the other ranks in "
+               "the opposite order")  # fmt: skip
     else:
         places = ", ".join(one.where for one in held_up[:3])
         why = f"deadlock, ranks wait for one another in {places}"
@@ -365,7 +365,7 @@ def _calls_text(recording: Recording, clash: Clash) -> str:
     for row in map(int, clash.rows):
         by_call.setdefault(_call(recording, row), []).append(int(recording.comm.ints("rank")[row]))
     order = sorted(by_call.items(), key=lambda item: (len(item[1]), item[1]))
-    calls = [f"{name_ranks(tuple(sorted(ranks)))} {call}" for call, ranks in order[:MOST_SHOWN]]
+    calls = [f"{name_ranks(ranks)} {call}" for call, ranks in order[:MOST_SHOWN]]
     return "; ".join(calls)
 
 
@@ -431,10 +431,6 @@ def _members(graph: WaitGraph) -> frozenset[int]:
 
 def _count(waiting: frozenset[int]) -> str:
     return "1 rank waits" if len(waiting) == 1 else f"{len(waiting)} ranks wait"
-
-
-def _ranks(ranks: frozenset[int]) -> str:
-    return name_ranks(tuple(sorted(ranks)))
 
 
 def _function(graph: WaitGraph, ranks: frozenset[int]) -> str | None:

@@ -30,6 +30,7 @@ from stepscope.diagnose.thresholds import FAST, LEAST_SCORE, OTHER_PROCESSES, PR
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
@@ -259,7 +260,7 @@ class UnequalWork:
         if _is_crowded(job, excess, model.stages, part):
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
-        detail = f"{says}; it costs {100 * part.loss:.0f} % of the step time"
+        detail = f"{says}; it costs {percent(part.loss)} of the step time"
         yield waste.found(job, self.name, cause, part, part.loss, says, detail)
 
 
@@ -339,7 +340,7 @@ def _waste(
         "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
     )
     return Waste(
-        StageImbalance.name, cause, f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
+        StageImbalance.name, cause, f"{says}; it costs {percent(loss)} of the step time", ranks,
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,
         lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
         values={"bits": bits, "lost_fraction": loss}, decisions=(decision,),

@@ -146,7 +146,7 @@ def _found_in_queue(job: Observed, own: Floats, part: waste.Stretch, queue: Ints
         "some longer than others: a source that they share is slow"
     )
     detail = (
-        f"{name_ranks(tuple(job.line.ranks[np.sort(queue)].tolist()))} began to wait in the same "
+        f"{name_ranks(job.line.ranks[queue].tolist())} began to wait in the same "
         f"step, for {means[-1]:.1f} to {means[0]:.1f} ms, like places in a queue"
     )
     found = waste.found(

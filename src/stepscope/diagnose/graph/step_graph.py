@@ -23,9 +23,9 @@ import numpy as np
 
 from stepscope.diagnose.graph.busy import Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
 from stepscope.diagnose.thresholds import AT_ONCE_NS
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
 

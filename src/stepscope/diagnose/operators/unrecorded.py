@@ -16,11 +16,10 @@ import numpy as np
 from stepscope.diagnose.operators.liveness import LifeSigns
 from stepscope.diagnose.operators.open_ops import is_finished
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 
-WITHIN_PASSES = ("tp", "cp", "ep", "mp")
-"""Kinds of groups that communicate within a forward or backward pass."""
 MOST = 0.5
 """If more than half of the coupled ranks are in the same function, they are blocked by a rank that
 is not. Our simulator."""

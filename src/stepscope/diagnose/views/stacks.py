@@ -188,7 +188,7 @@ class Samples:
         other = np.array([not (is_librarys(one) or is_ours(one)) for one in self.functions],
                          np.bool_)  # fmt: skip
         above = other[self.pair_function] & (self.pair_depth < below[self.pair_stack])
-        return self._innermost(above, chosen)
+        return self._nearest_line(above, chosen)
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
         """The weight of the rows' stacks, `[row, function]`, counted for every function in them."""
@@ -240,9 +240,9 @@ class Samples:
         np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
         own = np.array([is_users(one) and not is_ours(one) for one in self.functions], np.bool_)
         pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
-        return self._innermost(pairs, chosen)
+        return self._nearest_line(pairs, chosen)
 
-    def _innermost(self, pairs: Mask, chosen: Mask) -> str:
+    def _nearest_line(self, pairs: Mask, chosen: Mask) -> str:
         """The line that has most of the chosen time, of the innermost of these pairs of each stack;
         empty if there is none."""
         nearest = np.full(self.stacks, -1)

@@ -46,6 +46,7 @@ from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Mask
 
@@ -155,7 +156,7 @@ def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Reg
         found, steps=line.span(first, len(line.steps)), gradual=(begin, end), split=first,
         time_ns=line.span_ns(first, len(line.steps)), lost_fraction=trend.lost_fraction,
         detail=f"steps became {trend.ratio:.2f} times as long on all ranks, gradually from step "
-               f"{begin} to step {end}; that costs {100 * trend.lost_fraction:.0f} % of the time",
+               f"{begin} to step {end}; that costs {percent(trend.lost_fraction)} of the time",
     )  # fmt: skip
 
 
