@@ -16,6 +16,9 @@ from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
 
+SUSPECTS_SCORE = 0.45
+"""Somebody else may be the culprit instead: below `LEAST_SCORE`. Our choice (as in `desync`)."""
+
 
 @dataclass(frozen=True)
 class BlameRule:
@@ -91,6 +94,12 @@ def same_cause(one: Kind) -> Kind:
 def victim(one: Kind, method: str) -> Kind:
     """A finding that is rejected because it is an effect of what another method found."""
     return _explained(one, f"an effect of what {method} found, which costs more")
+
+
+def suspected(one: Kind, *decisions: Decision) -> Kind:
+    """A finding that accuses nobody, and why."""
+    score = min(one.score, SUSPECTS_SCORE)
+    return replace(one, score=score, decisions=(*one.decisions, *decisions))
 
 
 def crowded_out(one: Kind, by: Sequence[int]) -> Kind:

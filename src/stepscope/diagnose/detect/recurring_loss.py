@@ -139,7 +139,7 @@ def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
         return source.source in PLANNED
     if found.phase is None or found.phase in UNNAMED:
         return True
-    own = job.own.own[job.own.phases.index(found.phase)]
+    own = job.own.of(found.phase)
     usually = stats.median(np.nan_to_num(own[:, found.usual]).max(axis=0))
     return usually < RARE * float(rise(own, found).max())
 
@@ -154,7 +154,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"{when}, steps take {duration(found.excess_ns)} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
-    says += f" from step {line.steps[first]}" if first > line.warm_up else ""
+    says += line.since(first)
     rule = Decision(
         "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
     )

@@ -40,7 +40,7 @@ class SlowLoader:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if len(job.line.ranks) != 1 or so_far.blamed or DATA_LOAD not in job.own.phases:
             return
-        loading = job.own.own[job.own.phases.index(DATA_LOAD)][0, job.line.warm_up :]
+        loading = job.own.of(DATA_LOAD)[0, job.line.warm_up :]
         period = job.line.period_ns[0, job.line.warm_up :]
         known = np.isfinite(loading) & np.isfinite(period) & (period > 0)
         if known.any():
