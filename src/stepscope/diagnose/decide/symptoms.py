@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.on_path import path_of
+from stepscope.diagnose.decide.on_path import path_of, percent
 from stepscope.diagnose.finding import Evidence, Value, Verdict
 from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.words.numbers import percent
 
 NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
 """Beginnings of the names of counters for adapters and cables."""
