@@ -12,12 +12,9 @@ from typing import TypeVar
 
 from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
 from stepscope.diagnose.method import Needs
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
-
-SUSPECTS_SCORE = 0.45
-"""Somebody else may be the culprit instead: below `LEAST_SCORE`. Our choice (as in `desync`)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def victim(one: Kind, method: str) -> Kind:
 
 def suspected(one: Kind, *decisions: Decision) -> Kind:
     """A finding that accuses nobody, and why."""
-    score = min(one.score, SUSPECTS_SCORE)
+    score = min(one.score, SUSPECT_SCORE)
     return replace(one, score=score, decisions=(*one.decisions, *decisions))
 
 

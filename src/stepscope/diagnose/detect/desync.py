@@ -37,6 +37,7 @@ from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_depart
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.tardy import Tardy, find_tardy
 from stepscope.diagnose.operators.wait_graph import WaitGraph
+from stepscope.diagnose.thresholds import SUSPECT_SCORE
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.diagnose.words.summary import short_frame
@@ -54,13 +55,6 @@ NO_DUMP_CONFIDENCE = 0.5
 """A rank, or a host, without a dump is more likely stuck than its file lost. Our simulator."""
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
-RETIRED_CONFIDENCE = 0.45
-"""Gloo does not tell an operator that failed from one that succeeded. If all members that called
-it left it soon before their dumps, the one that did not was dumped a moment earlier, or left. Real
-jobs of ours on a busy machine."""
-SENDS_UNSEEN_CONFIDENCE = 0.45
-"""Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
-culprits. Our choice."""
 SENDS_UNSEEN = "gloo records no sends and receives"
 FEW_DUMPS = 0.5
 """If fewer ranks have a dump, a job in which nothing is open may hang all the same. Our choice."""
@@ -127,7 +121,9 @@ def _hang(graph: WaitGraph) -> Stuck | None:
         return None
     found = _explained(graph)
     if found is not None and is_young(graph.recording, graph.blocked, even_retired=True):
-        return replace(found, score=min(found.score, RETIRED_CONFIDENCE))
+        # gloo does not tell an operator that failed from one that succeeded: if all members that
+        # called it left it soon before, the absent one was dumped a moment earlier, or left
+        return replace(found, score=min(found.score, SUSPECT_SCORE))
     unsure = is_young(graph.recording, graph.blocked, SLOW_DUMP_NS) or all(
         graph.recording.doubtful[list(one.rows)].all() for one in graph.blocked)  # fmt: skip
     if found is not None and unsure:
@@ -206,7 +202,7 @@ def _as_suspects(found: Stuck) -> Stuck:
     """The same of ranks that may wait in a send or receive which nobody recorded."""
     who = "it" if len(found.ranks) == 1 else "each of them"
     detail = f"{found.detail}; {SENDS_UNSEEN}, so {who} may itself wait for another rank in one"
-    return replace(found, score=min(found.score, SENDS_UNSEEN_CONFIDENCE), detail=detail)
+    return replace(found, score=min(found.score, SUSPECT_SCORE), detail=detail)
 
 
 def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:

@@ -22,15 +22,12 @@ from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
+from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, SUSPECT_SCORE, score
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
 
 SEEN_OFTEN = 0.01
 """The score grows by this with every step in which a device was slow. Our simulator."""
-MORE_DATA = 0.45
-"""Score of a single slow place where sizes are unknown: it may move more data. Of several places
-that share a device, chance does not pick just these. Our choice."""
 UNSIZED = "; sizes were not recorded, so more data may be moved there"
 LEAST_NAMED, STANDS_OUT = 0.03, 1.5
 """Devices less likely than the first value are not named, unless the likeliest one exceeds the next
@@ -143,7 +140,8 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         ranks=link.ranks, group=link.place.group if _is_local(link) else None,
         devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=link.ratio, lost_ns=link.lost_ns,
-        score=min(score, MORE_DATA) if more_data else score, where=where,
+        # of several places that share a device, chance does not pick just these
+        score=min(score, SUSPECT_SCORE) if more_data else score, where=where,
         lost_fraction=lost_fraction,
         step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
         columns=tuple(columns.tolist()), victims=victims, values=values,

@@ -28,7 +28,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import PLANNED
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place
@@ -36,8 +36,6 @@ from stepscope.window import Ints, Mask
 
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
-SUSPECTED = 0.45
-"""Of what happens on a schedule outside of the phases, unnamed: it may be a plan. Our choice."""
 RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
@@ -124,7 +122,7 @@ def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
     if sure < LEAST_SCORE:
         return None
-    return SUSPECTED if source == UNKNOWN and _is_regular(job, found) else sure
+    return SUSPECT_SCORE if source == UNKNOWN and _is_regular(job, found) else sure
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:
