@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli import exits
+from stepscope.cli import exits, fitted
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -461,17 +461,10 @@ def _show(
         write(results, json)
     print(render(results), end="", flush=True)
     if html is not None:
-        _write_page(html, render_page(results))
+        fitted.write(html, render_page(results))
     if publish is not None:
         put(results, publish)
     return exits.NOTHING_FOUND
-
-
-def _write_page(file: Path, page: str) -> None:
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _compare(before: Path, after: Path) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from stepscope.cli.recorders import Recorders
-from stepscope.errors import StoreError
+from stepscope.cli.writing import flush
 from stepscope.store.encode import rows_of
 from stepscope.store.writer import JobWriter
 
@@ -79,7 +79,7 @@ class StoreSink:
         self._flushed_ns = 0
         self._open: dict[str, Table] = {}
         self._scheduler.write_job(job)
-        _store(self._scheduler)
+        flush(self._scheduler)
 
     def take(self, slice: Slice, due_ns: int) -> None:
         """Raises StoreError: the store cannot be written."""
@@ -108,10 +108,4 @@ class StoreSink:
     def _flush(self) -> None:
         """Writes rows first and job.json last: its `observed_until_ns` promises that they exist."""
         for writer in (*self._writers, self._scheduler):
-            _store(writer)
-
-
-def _store(writer: JobWriter) -> None:
-    status = writer.flush(now=True)
-    if status.error is not None:
-        raise StoreError(status.error)
+            flush(writer)

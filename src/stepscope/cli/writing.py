@@ -58,7 +58,7 @@ def _write_job(window: Window, location: Location, recorder: str) -> None:
         for name, table in window.tables.items():
             if name in TABLES:
                 _append(writer, name, table)
-        _check(writer)
+        flush(writer)
 
 
 @contextmanager
@@ -82,10 +82,15 @@ def _append(writer: JobWriter, name: str, table: Table) -> None:
     for first in range(0, len(table), _ROWS_AT_ONCE):
         part = table.take(by_rank[first : first + _ROWS_AT_ONCE])
         writer.append(name, rows_of(name, part))
-        _check(writer)
+        flush(writer)
 
 
-def _check(writer: JobWriter) -> None:
+def flush(writer: JobWriter) -> None:
+    """Writes what is left.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     status = writer.flush(now=True)
     if status.error is not None:
         raise StoreError(status.error)

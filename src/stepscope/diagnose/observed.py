@@ -107,7 +107,7 @@ class Observed:
     @cached_property
     def cycle(self) -> Cycle:
         """Which steps are alike, by what every rank does in them beside loading and collecting."""
-        loading = [own for phase, own in zip(self.own.phases, self.own.own, strict=True)
+        loading = [own for phase, own in self.own.items()
                    if loads(phase)]  # fmt: skip
         apart = sum((np.nan_to_num(own) for own in loading), np.zeros(self.total.shape))
         apart = apart if self.pauses is None else apart + self.pauses
@@ -196,12 +196,12 @@ class Observed:
 
     def parts(self) -> list[tuple[str | None, Floats]]:
         """Own times `[rank, step]` by phase; of several phases, also all together (None)."""
-        parts: list[tuple[str | None, Floats]] = [*zip(self.own.phases, self.own.own, strict=True)]
+        parts: list[tuple[str | None, Floats]] = [*self.own.items()]
         return [*parts, (None, self.total)] if len(parts) > 1 else parts
 
     def excess_of(self, phase: str | None, row: int) -> Floats:
         """The same of a phase, or of all together (None)."""
-        own = self.total if phase is None else self.own.own[self.own.phases.index(phase)]
+        own = self.total if phase is None else self.own.of(phase)
         return self.excess(own, phase, row)
 
     @cached_property
@@ -348,10 +348,7 @@ class Observed:
 
 def _levelled(own: OwnTime, warm_up: int) -> OwnTime:
     """Own times scaled so that every rank's fast level in a phase is that of the median rank."""
-    judged = own.own[:, :, warm_up:]
-    known: Mask = np.asarray(np.isfinite(judged).any(axis=2))
-    fast: Floats = np.nanquantile(np.where(known[:, :, None], judged, 0.0), FAST, axis=2)
-    fast = np.where(known, fast, np.nan)
+    fast = stats.fast_level(own.own[:, :, warm_up:])
     usual = np.stack([stats.column_median(levels[:, None]) for levels in fast])
     scale = np.where(fast > 0, usual / np.maximum(fast, 1.0), 1.0)
     return replace(own, own=own.own * scale[:, :, None])

@@ -470,7 +470,7 @@ def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:
 
 def _rank_phases(job: Observed) -> Iterator[RankPhase]:
     """The median own time, in whole nanoseconds, of each rank and phase that has one."""
-    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+    for phase, own in job.own.items():
         medians = np.mean([stats.row_medians(own[:, at]) for at in job.cycle.kinds], axis=0)
         known = np.isfinite(medians)
         ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()

@@ -38,8 +38,10 @@ FAST = 0.25
 """The quantile of times that counts as normal: half of the steps may be slow, so the median is not.
 Statistics."""
 
-LEAST_SCORE = 0.5
-"""Below this a verdict is a suspect and accuses nobody. Contract, section 4."""
+LEAST_SCORE, SUSPECT_SCORE = 0.5, 0.45
+"""Below the first a verdict is a suspect and accuses nobody (contract, section 4). The second is
+the score of what may be planned or somebody else's fault, or of a group with an unknown culprit.
+Our choice."""
 
 THROTTLED = 0.1
 """Share of the time in which a quota must stop a rank, beyond its peers. Bursts of threads reach a

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from stepscope.errors import UsageError
 from stepscope.simulate import FAULTS, Fault, Scenario
 from stepscope.simulate.faults.hang import PLACES
 from stepscope.simulate.faults.irregular import DEVICES, TYPES
+from stepscope.simulate.parse import is_required
 from stepscope.simulate.world import World
 
 FORMS: Mapping[str, tuple[str, ...]] = {
@@ -63,7 +64,7 @@ def forms_of(name: str) -> Iterator[Form]:
     for values in itertools.product(*(FORMS[one] for one in varied)):
         yield Form(name, tuple(zip(varied, values, strict=True)))
     for one in known:
-        if one.name in OPTIONAL_TARGETS and not _required(one):
+        if one.name in OPTIONAL_TARGETS and not is_required(one):
             yield Form(name, target=one.name)
 
 
@@ -123,11 +124,7 @@ def _drawn(form: Form, world: World, onset: int, key: Key) -> Fault:
 
 
 def _is_drawn(one: Field[Any], form: Form) -> bool:
-    return _required(one) or one.name in ("rank", form.target)
-
-
-def _required(one: Field[Any]) -> bool:
-    return one.default is MISSING and one.default_factory is MISSING
+    return is_required(one) or one.name in ("rank", form.target)
 
 
 def _value(name: str, kind: type[Fault], world: World, key: Key) -> Any:

@@ -133,13 +133,14 @@ def _build(
             free = [one for one in known if one not in (ready or {})]
             raise UsageError(f"{where} has no key {key}; its keys are {', '.join(free)}")
         found[name] = _value(hints[name], value, f"{where}: {key}")
-    missing = [name for name, field in known.items() if name not in found and _required(field)]
+    missing = [name for name, field in known.items() if name not in found and is_required(field)]
     if missing:
         raise UsageError(f"{where} needs {', '.join(missing)}")
     return kind(**found)
 
 
-def _required(field: Field[Any]) -> bool:
+def is_required(field: Field[Any]) -> bool:
+    """Whether a value has to be given."""
     return field.default is MISSING and field.default_factory is MISSING
 
 

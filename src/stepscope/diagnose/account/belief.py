@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 
+from stepscope.diagnose.finding import Decision
+from stepscope.diagnose.thresholds import LEAST_SCORE
+
 WORTH = 0.015
 """The loss with even odds to be worth a verdict: verdicts start at two percent. Our simulator."""
 ORDINARY, TWICE = 0.05, 1.0
@@ -27,6 +30,12 @@ def odds(bits: float, loss: float) -> float:
     """
     real = 1 / (1 + 2 ** (-min(max(bits, -MOST_BITS), MOST_BITS) / 2))
     return real / (1 + (WORTH / max(loss, 1e-9)) ** 2)
+
+
+def likely(sure: float, bits: float) -> Decision:
+    """Whether a loss is sure enough for a verdict."""
+    says = f"{bits:.1f} bits of evidence"
+    return Decision("likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, says)
 
 
 def unusual_bits(loss: float, ordinary: float = ORDINARY) -> float:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.account.belief import odds, unusual_bits
-from stepscope.diagnose.finding import Cause, Decision, Span, Waste
+from stepscope.diagnose.account.belief import likely, odds, unusual_bits
+from stepscope.diagnose.finding import Cause, Span, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, LEAST_SCORE
+from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
@@ -294,13 +294,10 @@ def found(
 ) -> Waste:  # fmt: skip
     """The finding about a stretch, of which `loss` is explained."""
     line, sure = job.line, odds(part.bits, loss)
-    likely = Decision(
-        "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{part.bits:.1f} bits of evidence"
-    )
     return Waste(
         method, cause, detail, ranks, phase=phase, function=function,
         steps=line.span(part.first, part.stop), time_ns=line.span_ns(part.first, part.stop),
         slowdown=1 / max(1 - loss, 0.01), lost_ns=part.lost_ns, lost_fraction=loss, score=sure,
         victims=len(line.ranks) - len(ranks) if ranks else 0, says=says,
-        values={"bits": part.bits, "lost_fraction": loss}, decisions=(likely,),
+        values={"bits": part.bits, "lost_fraction": loss}, decisions=(likely(sure, part.bits),),
     )  # fmt: skip

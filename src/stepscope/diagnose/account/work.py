@@ -45,7 +45,7 @@ def work(job: Observed) -> Work | None:
         return None
     if not comm.strings("op").equals(*POINT_TO_POINT).any():
         return None
-    own = job.own.own[job.own.phases.index(BETWEEN), :, skip:]
+    own = job.own.of(BETWEEN)[:, skip:]
     return Work(np.asarray(own), lasted)
 
 

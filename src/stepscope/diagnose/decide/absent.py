@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
-from stepscope.diagnose.decide.rules import LAST_ARRIVAL
+from stepscope.diagnose.decide.rules import LAST_ARRIVAL, suspected
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -20,8 +20,6 @@ from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Floats, Ints
 
-SUSPECTS_SCORE = 0.45
-"""Somebody who was not recorded may be the culprit instead. Our choice (as in `desync`)."""
 LAST_ABSENT = "the last one to arrive may not have been recorded"
 ALL, ALL_RECORDED = "all ranks", "all recorded ranks"
 
@@ -39,7 +37,7 @@ def _weighed(job: Observed, one: Finding, waits: Floats) -> Finding:
     if wait < max(_cost_ns(job, one), LEAST_COST * job.line.typical_ns):
         return one
     decision = Decision(LAST_ARRIVAL.name, False, says=_says(wait), gate=False)
-    return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
+    return suspected(one, decision)
 
 
 def _columns(job: Observed, one: Finding) -> Ints:
@@ -49,7 +47,7 @@ def _columns(job: Observed, one: Finding) -> Ints:
         return np.array(sorted(one.columns))
     if one.steps is None:
         return columns
-    within = (job.line.steps >= one.steps[0]) & (job.line.steps <= one.steps[1])
+    within = job.line.within(one.steps)
     return np.flatnonzero(within) if within.any() else columns
 
 
@@ -72,7 +70,7 @@ def unrecorded(job: Observed) -> str:
     if not absent:
         return ""
     world = job.window.job.world_size
-    names = name_ranks(tuple(sorted(absent))).partition(" ")[2]
+    names = name_ranks(absent).partition(" ")[2]
     verb = "was" if world - len(absent) == 1 else "were"
     return f"{world - len(absent)} of {world} ranks {verb} recorded; missing {names}"
 

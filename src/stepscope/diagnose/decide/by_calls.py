@@ -10,9 +10,8 @@ counts as work, so whoever waits there for a culprit seems slow by a part of wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from stepscope.diagnose.decide.absent import SUSPECTS_SCORE
+from stepscope.diagnose.decide.rules import suspected
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
@@ -56,4 +55,4 @@ def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Findin
 
 def _suspect(one: Slowdown | Waste, rule: str, why: str) -> Finding:
     decision = Decision(rule, False, says=f"only calls were recorded: {why}", gate=False)
-    return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
+    return suspected(one, decision)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.by_stalls import stalls
+from stepscope.diagnose.decide.rules import suspected
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
@@ -48,9 +48,6 @@ CUT = 0.5
 """Of the usual length: a last window below it is cut short. Our simulator."""
 MOST_ENDED = 0.5
 """Ends are known if more than half of all operators have one. Our simulator."""
-ONE_KERNEL_SCORE = 0.45
-"""At most, if one kernel alone took longer in a single step, which may be over: a suspect. Our
-choice."""
 
 
 class KernelStragglers:
@@ -120,7 +117,7 @@ def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[
              if int(job.line.ranks[one.row]) not in named
              and _in_single_steps(job, known, one)]  # fmt: skip
     if _is_single_step(job):
-        return [one if _is_several(one) else replace(one, score=min(one.score, ONE_KERNEL_SCORE))
+        return [one if _is_several(one) else suspected(one)
                 for one in found]  # fmt: skip
     return [one for one in found if _is_several(one)]
 
@@ -132,7 +129,7 @@ def _in_single_steps(job: Observed, known: Recorded, one: Slower) -> bool:
         return True
     first, stop = _columns(job, known, one)
     excess = job.excess_of(KERNELS, one.row)[first:stop]
-    own = job.own.own[job.own.phases.index(KERNELS), one.row, first:stop]
+    own = job.own.of(KERNELS)[one.row, first:stop]
     high = excess > math.expm1(one.effect / 2) * (own - excess)
     return bool(high[np.isfinite(excess)].mean() >= PERSISTENCE)
 
@@ -271,7 +268,7 @@ def _whole(known: Recorded) -> int:
 
 def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
     length = float(known.length_ns[one.slower.first : one.slower.stop].sum())
-    ranks = tuple(int(job.line.ranks[row]) for row in one.members.rows)
+    ranks = job.line.ranks_of(one.members.rows)
     first, stop = _columns(job, known, one.slower)
     detail = (
         f"even the member of {one.members.group} that waits least takes {one.ratio:.2f} times "

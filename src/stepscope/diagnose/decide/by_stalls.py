@@ -42,7 +42,7 @@ def _longest(known: Recorded) -> Floats | None:
 
 def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
     windows = np.array(one.windows)
-    ranks = tuple(int(job.line.ranks[row]) for row in one.rows)
+    ranks = job.line.ranks_of(one.rows)
     kernels = tuple(dict.fromkeys(_own(known, one)))
     lost_ns = float(sum(one.waited_ns))
     often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"

@@ -264,7 +264,7 @@ class _Healing:
         if self._chain is not None:
             return self._chain.saved_ns(*self._shrinking.saved(savings)).astype(np.float64)
         done = self._replay.finish_ns(*self._shrinking.saved(savings))
-        before, after = _last(graph, graph.finish_ns), _last(graph, done)
+        before, after = graph.ended_ns(graph.finish_ns), graph.ended_ns(done)
         return np.where(before == NULL, 0, before - after).astype(np.float64)
 
     @cached_property
@@ -332,11 +332,6 @@ def _peers_known(job: Observed) -> bool:
     if not receives.any():
         return True
     return comm.has("peer") and bool((comm.ints("peer")[receives] >= 0).mean() >= CONNECTED)
-
-
-def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
-    """When the last rank finished each step."""
-    return np.asarray(finish_ns.reshape(-1, graph.lanes.columns.size).max(axis=0))
 
 
 def _of_busiest(job: Observed, savings: Savings) -> Floats:

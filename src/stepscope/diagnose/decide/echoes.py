@@ -9,11 +9,10 @@ its peers. Cannot see: waiting in operators that were not recorded; then no rank
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS
+from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS, suspected
 from stepscope.diagnose.finding import Decision, Slowdown, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -23,7 +22,7 @@ from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import UNNAMED, all_waits_recorded, waiting
 from stepscope.window import Ints, Window
 
-ECHO, ECHO_SCORE = 0.5, 0.45
+ECHO = 0.5
 """Less than half of another culprit's excess may be its echo, and makes no more than a suspect. Nor
 is it cleared by less than the other half outside of operators. Our simulator."""
 FEW_PEERS = 8
@@ -52,7 +51,7 @@ def _echo(one: Slowdown, beside: Slowdown) -> Slowdown:
         EXPLAINED_BACKWARDS.name, False, beside.lost_ns / max(one.lost_ns, 1.0), 1 / ECHO, says,
         gate=False,
     )  # fmt: skip
-    return replace(one, score=min(one.score, ECHO_SCORE), decisions=(*one.decisions, decision))
+    return suspected(one, decision)
 
 
 def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:

@@ -119,7 +119,8 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
         if host is not None and several and cause == "data_loading":
             findings.append(_late_loaders(same))
             continue
-        findings += same if host is None else [_join(part) for part in _of_one_origin(same)]
+        findings += same if host is None else [
+            _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
     return findings
 
 
@@ -140,10 +141,6 @@ def _steps_of(one: Slowdown) -> int:
     """The number of steps to which the cost of a finding is related."""
     first, last = one.lost_of or one.steps or (0, 0)
     return last - first + 1
-
-
-def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
-    return [kept for part in _alike(found) for kept in _if_no_chance(part)]
 
 
 def _alike(found: Sequence[Slowdown]) -> list[list[Slowdown]]:

@@ -43,8 +43,7 @@ def path_of(job: Observed, verdict: Verdict) -> Path | None:
     if not verdict.ranks and verdict.cause != "network":
         return None
     columns = job.path.graph.lanes.columns
-    steps = job.line.steps[columns]
-    inside = (steps >= verdict.steps[0]) & (steps <= verdict.steps[1])
+    inside = job.line.within(verdict.steps)[columns]
     path = job.path.of_steps(np.flatnonzero(inside))
     return path if path.lane.size else None
 

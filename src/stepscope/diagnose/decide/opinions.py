@@ -126,7 +126,7 @@ def _measured(measures: _Measures, verdict: Verdict) -> Iterator[Opinion]:
             (RHYTHM, measures.rhythm))  # fmt: skip
     for by, rows in ways:
         if rows is not None:
-            yield Opinion(by, tuple(int(rank) for rank in measures.job.line.ranks[rows]))
+            yield Opinion(by, measures.job.line.ranks_of(rows))
 
 
 def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]:

@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.absent import SUSPECTS_SCORE
 from stepscope.diagnose.decide.cost import among_spikes
-from stepscope.diagnose.decide.rules import ON_CRITICAL_PATH
+from stepscope.diagnose.decide.rules import ON_CRITICAL_PATH, suspected
 from stepscope.diagnose.detect.transient import LASTING
 from stepscope.diagnose.finding import Decision, Slowdown, Unsteady
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST_OF_PAUSES
+from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import summary
 
 RULE = "cost-while-it-lasted"
@@ -52,10 +52,9 @@ def _share(job: Observed, one: Slowdown) -> float:
 
 
 def _suspect(one: Slowdown, share: float) -> Slowdown:
-    says = (f"while it lasted, steps would have taken {100 * share:.0f} % less without it, but "
+    says = (f"while it lasted, steps would have taken {percent(share)} less without it, but "
             "it has passed")  # fmt: skip
     decision = Decision(RULE, True, share, LEAST_COST_OF_PAUSES, says, gate=False)
     others = tuple(each for each in one.decisions if each.rule != ON_CRITICAL_PATH.name)
     until = f" to step {one.steps[1]}" if one.steps else ""
-    return replace(one, score=min(one.score, SUSPECTS_SCORE), says=summary(one) + until,
-                   decisions=(*others, decision))  # fmt: skip
+    return suspected(replace(one, says=summary(one) + until, decisions=others), decision)

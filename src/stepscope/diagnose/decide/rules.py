@@ -12,7 +12,9 @@ from typing import TypeVar
 
 from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
 from stepscope.diagnose.method import Needs
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
+from stepscope.diagnose.words.advice import list_ranks
+from stepscope.diagnose.words.numbers import percent
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def weighed(one: Kind) -> Kind:
         lost, least = one.share_and_least
     says = "its cost is not known"
     if lost is not None:
-        says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"
+        says = f"without it steps would take {100 * lost:.1f} % less; {percent(least)} is needed"
     decision = Decision(ON_CRITICAL_PATH.name, one.costs_enough, lost, least, says)
     return replace(one, decisions=(*one.decisions, decision))
 
@@ -91,10 +93,15 @@ def victim(one: Kind, method: str) -> Kind:
     return _explained(one, f"an effect of what {method} found, which costs more")
 
 
+def suspected(one: Kind, *decisions: Decision) -> Kind:
+    """A finding that accuses nobody, and why."""
+    score = min(one.score, SUSPECT_SCORE)
+    return replace(one, score=score, decisions=(*one.decisions, *decisions))
+
+
 def crowded_out(one: Kind, by: Sequence[int]) -> Kind:
     """A finding that is rejected because a culprit on the same host had the processor."""
-    who = ", ".join(map(str, by))
-    return _explained(one, f"it waits for a processor, and rank {who} on its host takes it")
+    return _explained(one, f"it waits for a processor, and {list_ranks(by)} on its host takes it")
 
 
 def after_effect(one: Regression) -> Regression:

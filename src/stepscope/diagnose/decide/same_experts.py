@@ -6,18 +6,17 @@ If routing prefers an expert, every rank that holds it is slow, in every step, f
 from __future__ import annotations
 
 from stepscope.diagnose.finding import Evidence, Slowdown
-from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.peers import is_expert, stages
 from stepscope.window import Window
 
 
 def holders(window: Window) -> list[frozenset[int]]:
     """The ranks that hold the same experts, where there are several."""
-    stages = {rank: at for group in window.job.groups_of_kind("pp")
-              for at, rank in enumerate(group.ranks)}  # fmt: skip
     places: dict[tuple[int, int], set[int]] = {}
+    stage = stages(window)
     for group in window.job.groups_of_kind("ep"):
         for at, rank in enumerate(group.ranks) if len(group.ranks) > 1 else ():
-            places.setdefault((at, stages.get(rank, 0)), set()).add(rank)
+            places.setdefault((at, stage.get(rank, 0)), set()).add(rank)
     return [frozenset(ranks) for ranks in places.values() if len(ranks) > 1]
 
 

@@ -52,7 +52,7 @@ def _excesses(
         well = peers[~np.isin(peers, guilty)]
         well = well if well.size else peers
         if well.size:
-            own = job.own.own[job.own.phases.index(phase)]
+            own = job.own.of(phase)
             yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
     if not one.phases and one.phase is not None:
         yield one.phase, np.nan_to_num(job.excess_of(one.phase, one.row)[part])
@@ -166,7 +166,7 @@ class Shrinking:
         columns, known = self.pieces.graph.lanes.columns, self.job.own
         if phase == PAUSES and self.job.pauses is not None:
             return np.asarray(self.job.pauses[row, columns])
-        parts = [own[row, columns] for name, own in zip(known.phases, known.own, strict=True)
+        parts = [own[row, columns] for name, own in known.items()
                  if phase == name or (phase == NO_PHASE and name in UNNAMED)]  # fmt: skip
         return np.nan_to_num(parts).sum(axis=0) if parts else np.zeros(columns.size)
 

@@ -104,7 +104,7 @@ def _is_no_chance(job: Observed, one: Slowdown, rows: Mask, known: Mask) -> bool
 
 def _levels(job: Observed, one: Suspect) -> Floats:
     """The logarithm of what each rank typically takes in the slow phases of a suspect."""
-    parts = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
+    parts = [own for phase, own in job.own.items()
              if phase in one.phases]  # fmt: skip
     own = np.sum(parts, axis=0) if parts else job.total
     pad = max(SHARE * job.line.typical_ns, SLICE_NS)

@@ -42,8 +42,7 @@ def with_measured_loss(job: Observed, blamed: Sequence[Finding]) -> list[Finding
 
 def _columns(job: Observed, one: Finding) -> Mask:
     assert one.steps is not None
-    steps = job.line.steps
-    return np.asarray((steps >= one.steps[0]) & (steps <= one.steps[1]))
+    return job.line.within(one.steps)
 
 
 def _is_starved_host(job: Observed, one: Finding) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepscope.diagnose.detect.step_time import LEAST_SEGMENT
 from stepscope.diagnose.finding import (
     AnomalousWindow,
@@ -24,6 +26,7 @@ from stepscope.diagnose.finding import (
     Verdict,
     Waste,
 )
+from stepscope.diagnose.numeric.stats import runs_of
 from stepscope.diagnose.views.timeline import Timeline
 
 IN_SINGLE_STEPS: tuple[Cause, ...] = ("gc", "jit_compile")
@@ -92,10 +95,4 @@ class Found:
 
 def _runs(columns: Sequence[int]) -> list[Span]:
     """Neighbouring columns as ranges, both ends included."""
-    runs: list[Span] = []
-    for column in columns:
-        if runs and column == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], column)
-        else:
-            runs.append((column, column))
-    return runs
+    return [(int(run[0]), int(run[-1])) for run in runs_of(np.array(columns, np.int64))]

@@ -52,7 +52,7 @@ def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
 def _alarms(job: Observed, verdict: Verdict) -> list[str]:
     """Network counters that stood out on the verdict's hosts in its steps."""
     assert verdict.steps is not None
-    steps = (job.line.steps >= verdict.steps[0]) & (job.line.steps <= verdict.steps[1])
+    steps = job.line.within(verdict.steps)
     ranks = {rank for host in job.window.job.hosts if host.name in verdict.hosts
              for rank in host.ranks} | set(verdict.ranks)  # fmt: skip
     of_hosts = np.isin(job.line.ranks, sorted(ranks))

@@ -21,6 +21,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.diagnose.views.timeline import LEAST_FASTER
+from stepscope.diagnose.words.numbers import percent
 
 FEW_STEPS = 10
 """In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
@@ -78,7 +79,7 @@ def _hidden(job: Observed) -> str:
         known = max(known, stats.median(job.device_busy))
     if known >= HALF:
         return ""
-    return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"
+    return f"{percent(1 - known)} of a step may be waiting, which nobody measured"
 
 
 def _between_roles(job: Observed) -> str:
@@ -93,7 +94,7 @@ def _between_roles(job: Observed) -> str:
     if known >= HALF:
         return ""
     return (
-        f"ranks of {len(job.roles)} roles wait for each other for {100 * (1 - known):.0f} % of a "
+        f"ranks of {len(job.roles)} roles wait for each other for {percent(1 - known)} of a "
         "step, and nothing recorded shows for whom"
     )
 
@@ -112,7 +113,7 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     lost = known.unexplained_fraction
     if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
         return ""
-    said = f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    said = f"{percent(lost)} of the step time is lost, and nothing recorded explains it"
     used = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
     if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
         said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"

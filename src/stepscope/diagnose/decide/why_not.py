@@ -44,7 +44,7 @@ def nearest(job: Observed, beside: frozenset[int]) -> list[int]:
     for _, measured in _measured(job):
         best = np.fmax(best, _nearness(measured))
     order = [int(row) for row in np.argsort(-best, kind="stable") if np.isfinite(best[row])]
-    ranks = [int(job.line.ranks[row]) for row in order]
+    ranks = job.line.ranks_of(order)
     return [rank for rank in ranks if rank not in beside][:NEAREST]
 
 

@@ -157,7 +157,7 @@ def _loads_longer(job: Observed, row: int, observed: _Observation) -> bool:
     not show."""
     if DATA_LOAD not in job.own.phases or not len(job.line.steps):
         return False
-    own = job.own.own[job.own.phases.index(DATA_LOAD)][:, job.line.warm_up :]
+    own = job.own.of(DATA_LOAD)[:, job.line.warm_up :]
     spent = np.nansum(own, axis=1) / max(own.shape[1], 1)
     others = observed.group[observed.group != row]
     excess_ns = float(spent[row]) - stats.median(spent[others])
@@ -277,7 +277,7 @@ def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:
                 found[end.rows] = (window, end)
     named_rows: set[int] = set()
     for rows, (window, end) in sorted(found.items(), key=lambda one: -one[1][1].loss):
-        ranks = tuple(int(job.line.ranks[row]) for row in rows)
+        ranks = job.line.ranks_of(rows)
         is_known = not end.detour and bool(blamed.intersection(ranks))
         if not named_rows.intersection(rows) and not is_known:
             named_rows.update(rows)

@@ -168,7 +168,7 @@ def _loaded_in_steps(job: Observed, window: Patterns) -> float:
     first = since(job, window)
     if DATA_LOAD not in job.own.phases or first is None:
         return 1.0
-    loads = by_all(job.own.own[job.own.phases.index(DATA_LOAD), :, first:])
+    loads = by_all(job.own.of(DATA_LOAD)[:, first:])
     share = loads / np.maximum(job.line.job_period_ns[first:], 1.0)
     return stats.median(share) if np.isfinite(share).any() else 1.0
 

@@ -37,6 +37,7 @@ from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_depart
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.tardy import Tardy, find_tardy
 from stepscope.diagnose.operators.wait_graph import WaitGraph
+from stepscope.diagnose.thresholds import SUSPECT_SCORE
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.diagnose.words.summary import short_frame
@@ -54,13 +55,6 @@ NO_DUMP_CONFIDENCE = 0.5
 """A rank, or a host, without a dump is more likely stuck than its file lost. Our simulator."""
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
-RETIRED_CONFIDENCE = 0.45
-"""Gloo does not tell an operator that failed from one that succeeded. If all members that called
-it left it soon before their dumps, the one that did not was dumped a moment earlier, or left. Real
-jobs of ours on a busy machine."""
-SENDS_UNSEEN_CONFIDENCE = 0.45
-"""Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
-culprits. Our choice."""
 SENDS_UNSEEN = "gloo records no sends and receives"
 FEW_DUMPS = 0.5
 """If fewer ranks have a dump, a job in which nothing is open may hang all the same. Our choice."""
@@ -127,7 +121,9 @@ def _hang(graph: WaitGraph) -> Stuck | None:
         return None
     found = _explained(graph)
     if found is not None and is_young(graph.recording, graph.blocked, even_retired=True):
-        return replace(found, score=min(found.score, RETIRED_CONFIDENCE))
+        # gloo does not tell an operator that failed from one that succeeded: if all members that
+        # called it left it soon before, the absent one was dumped a moment earlier, or left
+        return replace(found, score=min(found.score, SUSPECT_SCORE))
     unsure = is_young(graph.recording, graph.blocked, SLOW_DUMP_NS) or all(
         graph.recording.doubtful[list(one.rows)].all() for one in graph.blocked)  # fmt: skip
     if found is not None and unsure:
@@ -196,8 +192,8 @@ def _came_too_late(graph: WaitGraph, tardy: list[Tardy]) -> Stuck:
     ranks = frozenset().union(*(one.ranks for one in tardy))
     waiting = graph.waiting - ranks
     held_up = ranks_wait(len(waiting), len(waiting & first.where.waiting), first.where.where)
-    why = (f"{held_up} for {_ranks(ranks)}, which came {first.late_ns / 1e9:.0f} s late, when they "
-           f"had given up after {first.timeout_ms / 1e3:g} s")  # fmt: skip
+    why = (f"{held_up} for {name_ranks(ranks)}, which came {first.late_ns / 1e9:.0f} s late, when "
+           f"they had given up after {first.timeout_ms / 1e3:g} s")  # fmt: skip
     where = replace(first.where, since_ns=first.since_ns)
     return _finding(graph, where, ranks, _cause(graph, ranks), CONFIDENT, why, whole=True)
 
@@ -206,7 +202,7 @@ def _as_suspects(found: Stuck) -> Stuck:
     """The same of ranks that may wait in a send or receive which nobody recorded."""
     who = "it" if len(found.ranks) == 1 else "each of them"
     detail = f"{found.detail}; {SENDS_UNSEEN}, so {who} may itself wait for another rank in one"
-    return replace(found, score=min(found.score, SENDS_UNSEEN_CONFIDENCE), detail=detail)
+    return replace(found, score=min(found.score, SUSPECT_SCORE), detail=detail)
 
 
 def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
@@ -218,7 +214,7 @@ def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
     if waiting:
         why = f"{_count(waiting)}, in {first.where} and after it: {why}"
     else:
-        why = f"{_ranks(ranks)} waits alone in {first.where}: {why}"
+        why = f"{name_ranks(ranks)} waits alone in {first.where}: {why}"
     return _finding(
         graph, first, ranks, "code", CONFIDENT, why, mismatched=not graph.roots, whole=True
     )
@@ -261,7 +257,7 @@ def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
     """A send or receive with a rank that was no partner of this one before."""
     ranks = frozenset().union(*(one.waiting for one in new_peers))
     first = new_peers[0]
-    why = (f"{_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
+    why = (f"{name_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
            "before")  # fmt: skip
     return _finding(graph, first, ranks, "code", CONFIDENT, why, whole=True)
 
@@ -279,7 +275,7 @@ def _without_dump(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     first = graph.blocked_by(roots)[0]
     known = len(graph.recording.recorded)
     few = len(roots) < max(len(graph.waiting), 2)
-    why = f"there is no dump of {name_ranks(tuple(sorted(roots)))}"
+    why = f"there is no dump of {name_ranks(roots)}"
     if not few:
         why = f"only {known} of {known + len(roots)} ranks have a dump"
     named = roots if few else frozenset()
@@ -304,8 +300,8 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
     ranks = graph.recording.members(first.group)
     members = len(ranks)
     if first.peer >= 0:
-        why = (f"{_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has called "
-               "its end of it")  # fmt: skip
+        why = (f"{name_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has "
+               "called its end of it")  # fmt: skip
     elif first.left:
         why = f"{len(first.left)} of {members} ranks completed {first.where}, the others are stuck"
     else:
@@ -331,8 +327,8 @@ def _circle(graph: WaitGraph) -> Stuck:
     few, early, late = (here, other, fullest) if len(here) < len(there) else (there, fullest, other)
     same = bool(there) and len(here) != len(there)
     if same:
-        why = (f"{_ranks(few)} entered {early.where} before {late.where}, the other ranks in the "
-               "opposite order")  # fmt: skip
+        why = (f"{name_ranks(few)} entered {early.where} before {late.where}, the other ranks in "
+               "the opposite order")  # fmt: skip
     else:
         places = ", ".join(one.where for one in held_up[:3])
         why = f"deadlock, ranks wait for one another in {places}"
@@ -365,7 +361,7 @@ def _calls_text(recording: Recording, clash: Clash) -> str:
     for row in map(int, clash.rows):
         by_call.setdefault(_call(recording, row), []).append(int(recording.comm.ints("rank")[row]))
     order = sorted(by_call.items(), key=lambda item: (len(item[1]), item[1]))
-    calls = [f"{name_ranks(tuple(sorted(ranks)))} {call}" for call, ranks in order[:MOST_SHOWN]]
+    calls = [f"{name_ranks(ranks)} {call}" for call, ranks in order[:MOST_SHOWN]]
     return "; ".join(calls)
 
 
@@ -431,10 +427,6 @@ def _members(graph: WaitGraph) -> frozenset[int]:
 
 def _count(waiting: frozenset[int]) -> str:
     return "1 rank waits" if len(waiting) == 1 else f"{len(waiting)} ranks wait"
-
-
-def _ranks(ranks: frozenset[int]) -> str:
-    return name_ranks(tuple(sorted(ranks)))
 
 
 def _function(graph: WaitGraph, ranks: frozenset[int]) -> str | None:

@@ -50,7 +50,7 @@ def _found(job: Observed, window: Patterns, holder: Holder) -> Iterator[Waste]:
         return
     loss = stats.median(np.minimum(idle_share(window), holder.held)[rows])
     everyone = rows.size == window.rows.size and rows.size > 1
-    ranks = () if everyone else tuple(int(rank) for rank in job.line.ranks[rows])
+    ranks = () if everyone else job.line.ranks_of(rows)
     held, frame = stats.median(holder.held[rows]), holder.function.in_users_code
     who = "all ranks" if everyone else name_ranks(ranks)
     says = f"a thread of {who} holds the GIL for {percent(held)} of the time: {short_frame(frame)}"

@@ -50,6 +50,7 @@ from stepscope.diagnose.operators.unacknowledged import unreached_host
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
+from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.window import Window
 
@@ -312,7 +313,8 @@ def _absent(
 ) -> Stuck | None:
     unobserved = {rank for rank in signs if _is_unobserved(window, rank, state)}
     if unobserved == set(signs):
-        why = f"nothing was recorded about {_ranks(sorted(unobserved))}, which the others wait for"
+        ranks = list_ranks(sorted(unobserved))
+        why = f"nothing was recorded about {ranks}, which the others wait for"
         return _finding(state, (), "unknown", 0.3, why)
     known = {rank: sign for rank, sign in signs.items() if rank not in unobserved}
     unreached = frozenset().union(*(one.unreached for one in state.open))
@@ -416,7 +418,7 @@ def _stalled_with(window: Window, state: WaitState, ranks: frozenset[int]) -> Op
 def _stuck_device(state: WaitState, signs: dict[int, LifeSigns]) -> Stuck:
     """A device never reached an operator that its host called; with several ranks, one of them."""
     if len(signs) > 1:
-        why = f"a kernel does not end on one of {_ranks(sorted(signs))}"
+        why = f"a kernel does not end on one of {list_ranks(sorted(signs))}"
         return _finding(state, (), "compute", 0.4, why)
     why = "its host called it, but its device never started it: an earlier kernel hangs"
     return _finding(state, signs, "compute", 0.7, why)
@@ -446,10 +448,6 @@ def _activity_text(activities: Collection[Activity], count: int) -> str:
     return f"{its} activity is not known"
 
 
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
 def _finding(
     state: WaitState,
     ranks: Collection[int],
@@ -463,7 +461,7 @@ def _finding(
     waiting, inside = len(others), len(others & first.entered)
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
     detail = ranks_wait(waiting, inside, where)
-    detail += f" for {_ranks(sorted(ranks))}: {why}" if ranks else f": {why}"
+    detail += f" for {list_ranks(sorted(ranks))}: {why}" if ranks else f": {why}"
     touched = frozenset().union(*(one.entered | one.absent for one in state.open))
     return Stuck(
         method="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),
@@ -482,5 +480,5 @@ def _decisions(state: WaitState, ranks: Collection[int], why: str) -> Iterator[D
     step = f"a step takes {state.timing.step_ns / 1e9:.2g} s"
     yield Decision("no-progress", True, waited, None, f"seconds the others have waited; {step}")
     if ranks:
-        says = f"{_ranks(sorted(ranks))} is awaited and waits for nobody: {why}"
+        says = f"{list_ranks(sorted(ranks))} is awaited and waits for nobody: {why}"
         yield Decision("explained-backwards", True, says=says)

@@ -122,7 +122,7 @@ class _Silence:
         says = f"seconds in which no rank made progress; a step takes {step_ns / 1e9:.2g} s"
         decisions = [Decision("no-progress", True, waited, None, says)]
         if ranks:
-            says = f"{name_ranks(tuple(sorted(ranks)))} holds up the others: {why}"
+            says = f"{name_ranks(ranks)} holds up the others: {why}"
             decisions.append(Decision("explained-backwards", True, says=says))
         return Stuck(
             method="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),

@@ -18,18 +18,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stepscope.diagnose.account import waste
-from stepscope.diagnose.account.belief import ORDINARY, odds
+from stepscope.diagnose.account.belief import ORDINARY, likely, odds
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
 from stepscope.diagnose.detect.regression.uneven import changes, together
-from stepscope.diagnose.finding import Cause, Decision, Waste
+from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
@@ -137,7 +138,7 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     for at, members in enumerate(model.stages):
         should = min(levels[at], usual) if hosts or of_rank else levels.mean()
         even[members] *= float(should) / max(float(levels[at]), 1.0)
-    ranks = tuple(int(rank) for rank in job.line.ranks[rows])
+    ranks = job.line.ranks_of(rows)
     stages = [int(model.stage[model.stages[at][0]]) for at in heavy]
     says = f"pipeline stage {stages[0]} {of_rank}" if of_rank else _says(stages, hosts, ratio)
     cause: Cause = "compute" if of_rank else "unknown" if hosts else "load_imbalance"
@@ -202,7 +203,7 @@ def _in_phase(
     """How long some ranks usually take in a phase, and how long the others do, as far as known."""
     if phase not in job.own.phases:
         return np.full(len(rows), np.nan), np.zeros(0)
-    took = stats.row_medians(job.own.own[job.own.phases.index(phase)])
+    took = stats.row_medians(job.own.of(phase))
     others = np.delete(took, rows)
     return took[rows], others[np.isfinite(others)]
 
@@ -259,7 +260,7 @@ class UnequalWork:
         if _is_crowded(job, excess, model.stages, part):
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
-        detail = f"{says}; it costs {100 * part.loss:.0f} % of the step time"
+        detail = f"{says}; it costs {percent(part.loss)} of the step time"
         yield waste.found(job, self.name, cause, part, part.loss, says, detail)
 
 
@@ -284,7 +285,7 @@ def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Caus
 def _work(job: Observed) -> tuple[Floats, ...] | None:
     """Own time in two passes, or between collectives; None where neither is known."""
     if BETWEEN in job.own.phases:
-        return (job.own.own[job.own.phases.index(BETWEEN)],)
+        return (job.own.of(BETWEEN),)
     return two_passes(job)
 
 
@@ -335,12 +336,9 @@ def _waste(
 ) -> Waste:  # fmt: skip
     line, sure = job.line, odds(bits, loss)
     first, stop = line.warm_up, len(line.steps)
-    decision = Decision(
-        "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
-    )
     return Waste(
-        StageImbalance.name, cause, f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
+        StageImbalance.name, cause, f"{says}; it costs {percent(loss)} of the step time", ranks,
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,
         lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
-        values={"bits": bits, "lost_fraction": loss}, decisions=(decision,),
+        values={"bits": bits, "lost_fraction": loss}, decisions=(likely(sure, bits),),
     )  # fmt: skip

@@ -202,7 +202,7 @@ def _found(job: Observed, turns: Turns) -> Recurring:
     count = int(inside.sum())
     loss = float(turns.lost_ns[inside].sum() / np.nansum(line.job_period_ns[first:stop]))
     rows = list(turns.host) or np.unique(turns.rows)
-    ranks = tuple(int(rank) for rank in line.ranks[rows])
+    ranks = line.ranks_of(rows)
     cause, phase = _cause(job, turns)
     each_ns = float(turns.lost_ns[inside].mean())
     detail = (
@@ -219,7 +219,7 @@ def _found(job: Observed, turns: Turns) -> Recurring:
         f"{name_ranks(ranks)} hold up all others in turns: in {count} of {stop - first} steps one "
         f"of them {what}, which costs {percent(loss)} of the time"
     )
-    says += f" from step {line.steps[first]}" if first > line.warm_up else ""
+    says += line.since(first)
     advises = UNEVEN if cause == "load_imbalance" else SLOW[cause]
     rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
     return Recurring(
@@ -253,7 +253,7 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
 
 def _phase(job: Observed, turns: Turns) -> str | None:
     excess = [_above(own, job.groups(phase))[turns.rows, turns.columns].sum()
-              for phase, own in zip(job.own.phases, job.own.own, strict=True)]  # fmt: skip
+              for phase, own in job.own.items()]  # fmt: skip
     at = int(np.argmax(excess))
     whole = float(np.maximum(excess, 0.0).sum())
     return job.own.phases[at] if excess[at] >= MOSTLY * whole > 0 else None

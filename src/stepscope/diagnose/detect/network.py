@@ -9,7 +9,7 @@ Cannot see: what all groups of a shape suffer from the first step on, and transf
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -22,13 +22,12 @@ from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
+from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, SUSPECT_SCORE, score
+from stepscope.diagnose.words.advice import list_ranks
+from stepscope.diagnose.words.numbers import percent
 
 SEEN_OFTEN = 0.01
 """The score grows by this with every step in which a device was slow. Our simulator."""
-MORE_DATA = 0.45
-"""Score of a single slow place where sizes are unknown: it may move more data. Of several places
-that share a device, chance does not pick just these. Our choice."""
 UNSIZED = "; sizes were not recorded, so more data may be moved there"
 LEAST_NAMED, STANDS_OUT = 0.03, 1.5
 """Devices less likely than the first value are not named, unless the likeliest one exceeds the next
@@ -93,7 +92,7 @@ def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
 def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
     line = job.line
     lost_ns = one.own_ns - one.usual_ns
-    place = f"{one.group} (ranks {', '.join(map(str, one.members))})"
+    place = f"{one.group} ({list_ranks(one.members)})"
     detail = (
         f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
         f"and {one.usual_ns / 1e6:.1f} ms in {'groups' if one.equals > 1 else 'the group'} like it "
@@ -141,7 +140,8 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         ranks=link.ranks, group=link.place.group if _is_local(link) else None,
         devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=link.ratio, lost_ns=link.lost_ns,
-        score=min(score, MORE_DATA) if more_data else score, where=where,
+        # of several places that share a device, chance does not pick just these
+        score=min(score, SUSPECT_SCORE) if more_data else score, where=where,
         lost_fraction=lost_fraction,
         step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
         columns=tuple(columns.tolist()), victims=victims, values=values,
@@ -191,14 +191,9 @@ def _where(link: SlowDevice) -> str:
     if chance >= 0.5:
         return f"through {likeliest.name}"
     if link.ranks:
-        return f"at {_ranks(link.ranks)}"
-    most = f"{link.place.group} ({_ranks(link.place.members)})"
+        return f"at {list_ranks(link.ranks)}"
+    most = f"{link.place.group} ({list_ranks(link.place.members)})"
     return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, such as {most},"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    few = ", ".join(map(str, ranks[:8]))
-    return f"rank {few}" if len(ranks) == 1 else f"ranks {few}" + ", …" * (len(ranks) > 8)
 
 
 def _detail(link: SlowDevice, steps: int) -> str:
@@ -206,7 +201,7 @@ def _detail(link: SlowDevice, steps: int) -> str:
         f"after the last arrival data takes {link.ratio:.1f} times as long in {link.slow} of "
         f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
     )
-    likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
+    likely = [f"{one.name} ({percent(chance)})" for one, chance in link.suspects]
     text += f"; suspects: {', '.join(likely)}"
     if link.left:
         text += f"; its ranks no longer send through {link.suspects[0][0].name}, but its neighbour"

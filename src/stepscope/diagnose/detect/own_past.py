@@ -79,7 +79,7 @@ def _without_peers(job: Observed, row: int, together: int) -> Iterator[tuple[str
     if together > 1:
         yield None, job.total
         return
-    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+    for phase, own in job.own.items():
         if np.isfinite(own).any(axis=1).sum() == 1:
             yield phase, own
 
@@ -102,5 +102,5 @@ def _suspect(
 def _risen(job: Observed, row: int, split: int, least_ns: float) -> tuple[str, ...]:
     """The phases that carry a notable part of the rise."""
     before, after = slice(job.line.warm_up, split), slice(split, None)
-    return tuple(phase for phase, own in zip(job.own.phases, job.own.own, strict=True)
+    return tuple(phase for phase, own in job.own.items()
                  if risen(own, before, after)[row] >= least_ns)  # fmt: skip

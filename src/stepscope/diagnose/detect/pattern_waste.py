@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.account.belief import odds
+from stepscope.diagnose.account.belief import likely, odds
 from stepscope.diagnose.detect.step_time import regression
-from stepscope.diagnose.finding import Cause, Decision, Device, Value, Waste
+from stepscope.diagnose.finding import Cause, Device, Value, Waste
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.patterns import Patterns
 from stepscope.diagnose.views.peers import stages
 from stepscope.window import Ints
@@ -30,17 +29,14 @@ def wasted(
     if first is not None:
         steps, time_ns = line.span(first, len(line.steps)), line.span_ns(first, len(line.steps))
         step_ns = line.typical_ns
-        says += f" from step {steps[0]}" if first > line.warm_up else ""
-    likely = Decision(
-        "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
-    )
+        says += line.since(first)
     return Waste(
         method, cause, detail, ranks, function=function, kernels=kernels, devices=devices,
-        steps=steps,
-        time_ns=time_ns, slowdown=1 / max(1 - loss, 0.01), lost_ns=loss * step_ns,
+        steps=steps, time_ns=time_ns, slowdown=1 / max(1 - loss, 0.01), lost_ns=loss * step_ns,
         lost_fraction=loss, score=sure, says=says,
         victims=len(line.ranks) - len(ranks) if ranks else 0,
-        values={"bits": bits, "lost_fraction": loss, **(values or {})}, decisions=(likely,),
+        values={"bits": bits, "lost_fraction": loss, **(values or {})},
+        decisions=(likely(sure, bits),),
     )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def _spans(found: Recurrent, halfway: int) -> list[tuple[int, int]]:
 
 def _host_use(job: Observed, found: Recurrent) -> float:
     """How much more of the affected host is in use, beyond other hosts and its own ranks' use."""
-    ranks = [int(job.line.ranks[row]) for row in found.rows]
+    ranks = job.line.ranks_of(found.rows)
     hosts = {host for rank in ranks if (host := job.window.host_of(rank)) is not None}
     now, before = (_of_hosts(job, found, halfway) for halfway in (0, 1))
     more = {host: now[host] - before[host] for host in now.keys() & before.keys()}

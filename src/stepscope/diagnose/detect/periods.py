@@ -52,7 +52,7 @@ def periods(job: Observed) -> tuple[Period, ...]:
 
 def _period(job: Observed, one: Recurrent) -> Period:
     source, comb = source_of(job, one), one.comb
-    ranks = tuple(int(job.line.ranks[row]) for row in one.rows)
+    ranks = job.line.ranks_of(one.rows)
     hosts = dict.fromkeys(host for rank in ranks if (host := job.window.host_of(rank)) is not None)
     scales = (1.0, 1e9) if comb.unit == "steps" else (1e9, 1.0)
     at = tuple(int(job.line.steps[run[0]]) for run in one.runs)

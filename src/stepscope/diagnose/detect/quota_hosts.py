@@ -73,7 +73,7 @@ class QuotaHosts:
         stop = _most_stopped(job, "cpu_throttled")
         if stop is None:
             return
-        ranks = tuple(int(rank) for rank in job.line.ranks[stop.rows])
+        ranks = job.line.ranks_of(stop.rows)
         loss = _loss(job, stop)
         if loss >= LEAST_COST and not so_far.blamed & set(ranks):
             yield _found(job, stop, ranks, loss)
@@ -117,12 +117,11 @@ def _known(period: Floats) -> Floats:
 
 def _crowded(job: Observed, stop: _Stop, loss: float) -> Slowdown:
     line = job.line
-    ranks = tuple(int(rank) for rank in line.ranks[stop.rows])
+    ranks = line.ranks_of(stop.rows)
     taken = stats.median(job.hardware("stranger_cpu_util", stop.first, stop.stop)[stop.rows])
     cause: Cause = "contention" if taken >= OTHER_PROCESSES else "host"
     says = f"{name_ranks(ranks)} wait for a processor for {percent(stop.share)} of the time"
-    if stop.first > line.warm_up:
-        says += f" from step {line.steps[stop.first]}"
+    says += line.since(stop.first)
     return replace(
         _found(job, stop, ranks, loss), method=CrowdedHosts.name, cause=cause, says=says,
         detail=f"{says}, beyond all other hosts; steps take {1 / max(1 - loss, 0.01):.2f} times as "
@@ -135,8 +134,7 @@ def _crowded(job: Observed, stop: _Stop, loss: float) -> Slowdown:
 def _found(job: Observed, stop: _Stop, ranks: tuple[int, ...], loss: float) -> Slowdown:
     line, who = job.line, name_ranks(ranks)
     says = f"a quota of processor time stops {who} for {percent(stop.share)} of the time"
-    if stop.first > line.warm_up:
-        says += f" from step {line.steps[stop.first]}"
+    says += line.since(stop.first)
     detail = (
         f"the kernel stops the control group of {who} for {percent(stop.share)} of the time, and "
         f"no other host's; steps take {1 / max(1 - loss, 0.01):.2f} times as long then"

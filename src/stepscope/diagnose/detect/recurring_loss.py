@@ -28,16 +28,14 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import PLANNED
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
-from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place
 from stepscope.window import Ints, Mask
 
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
-SUSPECTED = 0.45
-"""Of what happens on a schedule outside of the phases, unnamed: it may be a plan. Our choice."""
 RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
@@ -124,7 +122,7 @@ def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
     if sure < LEAST_SCORE:
         return None
-    return SUSPECTED if source == UNKNOWN and _is_regular(job, found) else sure
+    return SUSPECT_SCORE if source == UNKNOWN and _is_regular(job, found) else sure
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:
@@ -139,7 +137,7 @@ def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
         return source.source in PLANNED
     if found.phase is None or found.phase in UNNAMED:
         return True
-    own = job.own.own[job.own.phases.index(found.phase)]
+    own = job.own.of(found.phase)
     usually = stats.median(np.nan_to_num(own[:, found.usual]).max(axis=0))
     return usually < RARE * float(rise(own, found).max())
 
@@ -151,10 +149,10 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"in {events} of {stop - first} steps")  # fmt: skip
     where = place(found.phase)
     says = (
-        f"{when}, steps take {_seconds(found.excess_ns)} longer{where} ({source.source}), "
+        f"{when}, steps take {duration(found.excess_ns)} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
-    says += f" from step {line.steps[first]}" if first > line.warm_up else ""
+    says += line.since(first)
     rule = Decision(
         "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
     )
@@ -169,7 +167,3 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         decisions=(rule,), says=says, advises=ADVICE[source.source].format(
             function=source.function or "it"),
     )  # fmt: skip
-
-
-def _seconds(ns: float) -> str:
-    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"

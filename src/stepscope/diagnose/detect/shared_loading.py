@@ -61,7 +61,7 @@ class SharedLoading:
         idle = waste.idle_of_devices(job)
         if DATA_LOAD not in job.own.phases or idle is None:
             return
-        own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
+        own = np.minimum(job.own.of(DATA_LOAD), idle)
         if _has_workers(job):
             own = np.maximum(own - HANDOVER_NS, 0.0)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
@@ -124,8 +124,7 @@ def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
     says = (
         f"all ranks spend {percent(part.loss)} of their steps waiting for the data of one of them"
     )
-    if part.first > job.line.warm_up:
-        says += f" from step {job.line.steps[part.first]}"
+    says += job.line.since(part.first)
     detail = (
         f"in each step one of {ranks} ranks waits longest for data, {part.lost_ns / 1e6:.1f} ms, "
         "and not the same in all steps"
@@ -146,7 +145,7 @@ def _found_in_queue(job: Observed, own: Floats, part: waste.Stretch, queue: Ints
         "some longer than others: a source that they share is slow"
     )
     detail = (
-        f"{name_ranks(tuple(job.line.ranks[np.sort(queue)].tolist()))} began to wait in the same "
+        f"{name_ranks(job.line.ranks[queue].tolist())} began to wait in the same "
         f"step, for {means[-1]:.1f} to {means[0]:.1f} ms, like places in a queue"
     )
     found = waste.found(
@@ -161,8 +160,7 @@ def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:
     rank, alone = int(job.line.ranks[np.argmax(loads)]), loads.sum() == 1
     who = f"rank {rank} spends" if alone else "all ranks spend"
     says = f"{who} {percent(part.loss)} of {'its' if alone else 'their'} steps waiting for data"
-    if part.first > job.line.warm_up:
-        says += f" from step {job.line.steps[part.first]}"
+    says += job.line.since(part.first)
     detail = f"each of {int(loads.sum())} ranks spends {part.lost_ns / 1e6:.1f} ms per step in it"
     return waste.found(
         job, SharedLoading.name, "data_loading", part, part.loss, says, detail,

@@ -25,6 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.detect.slow_kernel import BRIEF_EFFECT, LEAST_GROUP, Slower, slower
 from stepscope.diagnose.views.kernel_times import KernelTimes
+from stepscope.diagnose.views.peers import stages
 from stepscope.window import Floats, Ints, Window
 
 RATIO = 1.35
@@ -65,8 +66,7 @@ class Shifted:
 def groups_of(window: Window) -> list[Members]:
     """All groups with every member recorded, except pipelines, whose members do not all meet."""
     at = {rank: row for row, rank in enumerate(window.ranks)}
-    stages = window.job.groups_of_kind("pp")
-    stage = {rank: place for group in stages for place, rank in enumerate(group.ranks)}
+    stage = stages(window)
     found = []
     for group in window.groups:
         if group.kind != "pp" and len(group.ranks) > 1 and set(group.ranks) <= at.keys():

@@ -31,6 +31,7 @@ from stepscope.diagnose.network.slow_hosts import FAST, MOST, PATH, UNEQUAL, lik
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE
+from stepscope.diagnose.words.advice import list_ranks
 from stepscope.window import Floats, Ints, Mask, stable_order
 
 FEW_STEPS = 20
@@ -227,7 +228,7 @@ def _finding(job: Observed, seen: Sequence[_Seen], blamed: _Blamed) -> SlowLink:
     place = worst.places[0]
     detail = (
         f"after the last arrival data moves for {worst.took_ns / 1e6:.2f} ms in {place.group} "
-        f"(ranks {', '.join(map(str, place.members[:8]))}), and for {worst.usual_ns / 1e6:.2f} ms "
+        f"({list_ranks(place.members)}), and for {worst.usual_ns / 1e6:.2f} ms "
         f"between other hosts; {blamed.host} explains that with a probability of "
         f"{blamed.chance:.2f}"
     )

@@ -22,6 +22,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, union
 
@@ -39,7 +40,7 @@ class SlowLoader:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if len(job.line.ranks) != 1 or so_far.blamed or DATA_LOAD not in job.own.phases:
             return
-        loading = job.own.own[job.own.phases.index(DATA_LOAD)][0, job.line.warm_up :]
+        loading = job.own.of(DATA_LOAD)[0, job.line.warm_up :]
         period = job.line.period_ns[0, job.line.warm_up :]
         known = np.isfinite(loading) & np.isfinite(period) & (period > 0)
         if known.any():
@@ -58,14 +59,14 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
     each = "the only recorded step" if steps == 1 else f"each of {steps} steps"
     load_ms, step_ms = (stats.median(one) / 1e6 for one in (loading, period))
     detail = (f"the main thread spends {load_ms:.1f} ms of {each} ({step_ms:.1f} ms) in its "
-              f"DataLoader, and the device idles in {100 * exposed:.0f} % of that")  # fmt: skip
+              f"DataLoader, and the device idles in {percent(exposed)} of that")  # fmt: skip
     yield Slowdown(
         method="slow-loader", cause="data_loading", detail=detail, ranks=(rank,), phase=DATA_LOAD,
         steps=job.line.span(first, len(job.line.steps)),
         time_ns=job.line.span_ns(first, len(job.line.steps)),
         slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost, victims=0,
         score=min(sure, next(score for least, score in SCORES if steps >= least)),
-        says=f"rank {rank} spends {100 * lost:.0f} % of its steps waiting for its DataLoader",
+        says=f"rank {rank} spends {percent(lost)} of its steps waiting for its DataLoader",
         values={"share": share, "exposed": exposed, "steps": steps},
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, score
+from stepscope.diagnose.thresholds import FAST, SUSPECT_SCORE, score
 from stepscope.diagnose.views.hidden_waits import is_whole
 from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import phase_rows
@@ -50,9 +50,6 @@ AS_SLOW = 0.5
 one with less than half of that is not. Our choice."""
 LEAST_BEFORE = 8
 """Steps before it that show how long steps are without it, as `cost.LEAST_EITHER`. Statistics."""
-SUSPECTED = 0.45
-"""The score of a group whose slow member is not known: a suspect. Our choice, as
-`by_kernels.ONE_KERNEL_SCORE`."""
 
 
 class SlowUnits:
@@ -162,7 +159,7 @@ def _finding(
         SlowUnits.name, "compute", detail, ranks, steps=job.line.span(first, one.stop),
         time_ns=job.line.span_ns(first, one.stop), slowdown=slowdown,
         lost_ns=lost * job.line.typical_ns, lost_fraction=lost, says=says,
-        score=SUSPECTED if member is None else score(one.z - one.needed),
+        score=SUSPECT_SCORE if member is None else score(one.z - one.needed),
         values={"effect": one.effect, "z": one.z, "z_needed": one.needed, "lost_fraction": lost},
         columns=frozenset(range(first, one.stop)), has_onset=first > job.line.warm_up,
         decisions=(Decision(OWN_TIME, True, one.z, one.needed, detail),),

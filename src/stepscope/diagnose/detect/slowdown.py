@@ -81,7 +81,7 @@ def slowdown_in(
         peers_ns = stats.median(job.peer_median(job.total, phase, row)[columns])
         peers_ns += sum(_peers_in(job, row, other, columns) for other in job.own.lasted)
         return 1 + excess_ns / max(peers_ns, 1.0)
-    own = job.own.own[job.own.phases.index(phase)]
+    own = job.own.of(phase)
     own_ns = stats.median(own[row, columns])
     peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
     if phase in job.own.lasted:

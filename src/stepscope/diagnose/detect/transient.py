@@ -29,7 +29,6 @@ from stepscope.diagnose.detect.habits import habits
 from stepscope.diagnose.detect.long_stalls import SEVERAL, chance, longer
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints, Mask
 
 SPIKE_Z = 5.0
@@ -242,19 +241,12 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
 def _past_ratios(series: Series, pad: float) -> Floats:
     """Log-ratios to what ranks without peers take when they are fast."""
     own = np.log(series.own + pad)
-    return np.asarray(own - _fast_level(own))
+    return np.asarray(own - stats.fast_level(own)[:, None])
 
 
 def _above_its_fast_level(series: Series, limit: float) -> Mask:
     own = np.log(series.own + max(PAD * series.period_ns, PAD_NS))
-    return np.asarray(own - _fast_level(own) >= limit)
-
-
-def _fast_level(values: Floats) -> Floats:
-    """`[rank, 1]`: half of the steps may be slow, so it is not the median; NaN unknown."""
-    known: Mask = np.asarray(np.isfinite(values).any(axis=1))
-    fast = np.nanquantile(np.where(known[:, None], values, 0.0), FAST, axis=1)
-    return np.asarray(np.where(known, fast, np.nan)[:, None])
+    return np.asarray(own - stats.fast_level(own)[:, None] >= limit)
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:

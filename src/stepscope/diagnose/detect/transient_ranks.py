@@ -76,7 +76,7 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
         kinds = [judged]
     tests = len(job.line.ranks) * (len(phases) + 1) * job.cycle.length
     units = job.host_rows()
-    parts: list[tuple[str | None, Floats]] = list(zip(phases, job.own.own, strict=True))
+    parts: list[tuple[str | None, Floats]] = [*job.own.items()]
     if len(phases) > 1:
         parts.append((None, _in_steps(job)))
     for (phase, own), at in product(parts, kinds):
@@ -105,7 +105,7 @@ def _saves(job: Observed, row: int, columns: Ints) -> bool:
 
 def _in_steps(job: Observed) -> Floats:
     """Own time of all phases but those in which a rank may save or log by design."""
-    named = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
+    named = [own for phase, own in job.own.items()
              if not _is_beside(phase)]  # fmt: skip
     known = np.isfinite(named).any(axis=0)
     return np.where(known, np.nansum(named, axis=0), np.nan)

@@ -166,8 +166,7 @@ def _found(job: Observed, part: waste.Stretch, function: _Function) -> Waste:
     loss = min(part.loss, function.share)
     where = short_frame(function.frame)
     says = f"all ranks spend {percent(loss)} of their steps in {where}"
-    if part.first > job.line.warm_up:
-        says += f" from step {job.line.steps[part.first]}"
+    says += job.line.since(part.first)
     detail = (
         f"{function.frame} is in {percent(function.share)} of the samples, outside of all that "
         f"trains; the ranks' own code takes {part.lost_ns / 1e6:.1f} ms per step"

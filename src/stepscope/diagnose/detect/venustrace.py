@@ -29,6 +29,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.places import PASS_WORDS
 from stepscope.diagnose.operators.residual import stuck_passes
 from stepscope.diagnose.thresholds import LEAST_COST, score
+from stepscope.diagnose.words.advice import list_ranks
 from stepscope.window import NULL, Floats, Ints
 
 ENOUGH = 4
@@ -124,7 +125,7 @@ def _finding(
         return _edge(graph, late, ranks, says, name, common, rule)
     detail = f"{late.slowdown:.2f} times as long as usual in {says}"
     if len(ranks) > 1:
-        detail += f"; which of ranks {', '.join(map(str, ranks))} is not known"
+        detail += f"; which of {list_ranks(ranks)} is not known"
     return Slowdown(
         name, "unknown", detail, ranks, slowdown=late.slowdown, decisions=(rule,),
         spikes=None if late.lasting else int(hit.size), of_steps=int(passes.columns.size),

@@ -68,16 +68,11 @@ def parts_of(job: Observed, suspect: Suspect) -> dict[str, Part]:
     rows = _inner_rows(job)
     if rows is None:
         return {}
-    others = job.peers_of(suspect.row, suspect.phase)
-    found: dict[str, Part] = {}
-    for name in dict.fromkeys(rows.strings("phase").values):
-        means = _means(
-            job, rows.take(rows.strings("phase").equals(name)), suspect.first, suspect.stop
-        )
-        usual = stats.median(means[others]) if others.size else 0.0
-        if np.isfinite(means[suspect.row]) and usual > 0:
-            found[name] = Part(float(means[suspect.row]), usual)
-    return found
+    names = rows.strings("phase")
+    return _compared(job, suspect, {
+        name: _means(job, rows.take(names.equals(name)), suspect.first, suspect.stop)
+        for name in dict.fromkeys(names.values)
+    })  # fmt: skip
 
 
 def kernels_of(job: Observed, suspect: Suspect) -> dict[str, Part]:
@@ -85,13 +80,15 @@ def kernels_of(job: Observed, suspect: Suspect) -> dict[str, Part]:
 
     The median stands for the mean of each mode: what is rarer than half of a mode is lost.
     """
+    return _compared(job, suspect, _spent(job, suspect, is_computing))
+
+
+def _compared(job: Observed, suspect: Suspect, times: Mapping[str, Floats]) -> dict[str, Part]:
+    """Those that the culprit and its peers are known to take time for."""
     others = job.peers_of(suspect.row, suspect.phase)
-    found: dict[str, Part] = {}
-    for name, total in _spent(job, suspect, is_computing).items():
-        usual = stats.median(total[others]) if others.size else 0.0
-        if usual > 0:
-            found[name] = Part(float(total[suspect.row]), usual)
-    return found
+    usual = {name: stats.median(own[others]) for name, own in times.items()}
+    return {name: Part(float(own[suspect.row]), usual[name]) for name, own in times.items()
+            if np.isfinite(own[suspect.row]) and usual[name] > 0}  # fmt: skip
 
 
 def expert_times(job: Observed, suspect: Suspect, name: str) -> Floats:

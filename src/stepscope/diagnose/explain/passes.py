@@ -51,7 +51,7 @@ def _ratio(job: Observed, one: Suspect, phase: str) -> float | None:
     """The culprit's own time in a phase over its peers', where both are known."""
     if phase not in job.own.phases:
         return None
-    own = job.own.own[job.own.phases.index(phase)]
+    own = job.own.of(phase)
     usual = job.peer_median(own, phase, one.row)
     part = slice(one.first, one.stop)
     width = one.stop - one.first

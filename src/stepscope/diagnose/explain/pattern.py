@@ -91,8 +91,7 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
 def _share(job: Observed, suspect: Suspect, window: Patterns) -> float:
     """The part of the window that its excess takes; of a step, where they do not overlap."""
     columns = np.arange(len(job.line.steps))
-    first, last = window.steps or job.line.span(0, columns.size)
-    inside = (job.line.steps >= first) & (job.line.steps <= last)
+    inside = job.line.within(window.steps or job.line.span(0, columns.size))
     slow = inside & np.isin(columns, columns[suspect.columns])
     if not slow.any():
         return suspect.excess_ns / max(job.line.typical_ns, 1.0)

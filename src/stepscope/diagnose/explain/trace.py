@@ -26,6 +26,7 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.frames import compiles
 from stepscope.diagnose.views.lost import lost_operators
+from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5
@@ -80,16 +81,12 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
     more, kernels = _more_work(totals, job, suspect)
     if more >= MOST:
         cause = "load_imbalance"
-        detail += f"; {_percent(more)} of it is more work, not slower work"
+        detail += f"; {percent(more)} of it is more work, not slower work"
     if kernels:
         detail += f"; mostly in {', '.join(kernels)}"
     on_device = job.window.table("kernels") is not None
     evidence = Evidence(SlowTrace.name, detail, {**values, "more_work": more})
     return Traced(cause, kernels if on_device else (), evidence)
-
-
-def _percent(part: float) -> str:
-    return f"{100 * min(part, 1.0):.0f} %"
 
 
 def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:

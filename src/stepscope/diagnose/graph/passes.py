@@ -15,14 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.views.pipeline import is_wave
+from stepscope.diagnose.views.pipeline import ONE_LAYER, PASSES, is_wave
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import BACKWARD, FORWARD, WEIGHT, ProcessGroup
+from stepscope.trace import FORWARD, WEIGHT, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Table, Window, occurrence
 
-KINDS = (FORWARD, BACKWARD, WEIGHT)
-ONE_LAYER = ("tp", "cp")
-"""Groups whose members compute one pass together."""
 MOST_ROWS = 4_000_000
 """Passes that are read at most: one step of 16,384 ranks with 64 microbatches has two million. Our
 choice."""
@@ -76,7 +73,7 @@ class Passes:
         return np.asarray(self.end_ns != NULL)
 
     def kind(self, number: int) -> str:
-        return KINDS[number // (self.stages * self.microbatches)]
+        return PASSES[number // (self.stages * self.microbatches)]
 
     def stage(self, number: int) -> int:
         return number // self.microbatches % self.stages
@@ -99,7 +96,7 @@ class Passes:
         Forward follows the stage before, backward the stage after, and the last stage's forward;
         gradients of weights follow the same stage's other ones.
         """
-        kind, stage = KINDS[number // (self.stages * self.microbatches)], self.stage(number)
+        kind, stage = PASSES[number // (self.stages * self.microbatches)], self.stage(number)
         per_kind = self.stages * self.microbatches
         if kind == FORWARD:
             return number - self.microbatches if stage > 0 else -1
@@ -152,7 +149,7 @@ def _together(window: Window, pipelines: Sequence[ProcessGroup]) -> list[list[in
 
 def _of_kinds(table: Table) -> tuple[Table, Ints]:
     names = table.strings("phase")
-    code = np.array([*(KINDS.index(name) if name in KINDS else -1 for name in names.values), -1])
+    code = np.array([*(PASSES.index(name) if name in PASSES else -1 for name in names.values), -1])
     kind = code[names.codes]
     kept = (kind >= 0) & (table.ints("microbatch") >= 0) & (table.ints("start_ns") != NULL)
     return table.take(kept), kind[kept]
@@ -171,7 +168,7 @@ def _dense(window: Window, line: Timeline, layout: Layout, columns: Ints, table:
     start, number = table.ints("start_ns"), table.ints("microbatch")
     lane = where * columns.size + column
     microbatches, wave = int(number.max()) + 1, is_wave(window)
-    again = occurrence((lane * len(KINDS) + kind) * microbatches + number, start)
+    again = occurrence((lane * len(PASSES) + kind) * microbatches + number, start)
     chunks = int(again[kind == 0].max(initial=0)) + 1
     chunk = np.where(kind == 0, again, np.maximum(chunks - 1 - again, 0)) % chunks
     positions = layout.positions

@@ -23,9 +23,9 @@ import numpy as np
 
 from stepscope.diagnose.graph.busy import Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
 from stepscope.diagnose.thresholds import AT_ONCE_NS
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
 
@@ -117,6 +117,10 @@ class StepGraph:
             return self.begin_ns
         gate = self.end_ns[np.maximum(self.last, 0)]
         return np.where(self.last == BEGIN, self.begin_ns, gate)
+
+    def ended_ns(self, finish_ns: Ints) -> Ints:
+        """When the last rank finished each step."""
+        return np.asarray(finish_ns.reshape(-1, self.lanes.columns.size).max(axis=0))
 
     def ends_last(self, finish_ns: Ints) -> Ints:
         """The lane that finishes each step last; -1 if no rank ran the step."""

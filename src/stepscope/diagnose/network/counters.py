@@ -12,7 +12,7 @@ from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.network.topology import Kind, PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats, Mask, Table, joined
+from stepscope.window import Floats, Ints, Mask, Table, joined
 
 TROUBLE = ("error", "down", "replay", "retrans", "discard", "drop", "crc", "timeout")
 """Words in names of counters that stay constant as long as nothing goes wrong. Our simulator."""
@@ -58,10 +58,9 @@ def raised_counters(job: Observed, steps: Mask) -> list[RaisedCounter]:
     if table is None or not steps.any():
         return []
     names = {_plain(name) for name in table.strings("metric").values}
-    found = [one for name in sorted(names) if _speaks(name)
-             for one in _standing_out(job, name, steps)]  # fmt: skip
-    trained = [one for name in LINKS if name in names for one in _trained_low(job, name, steps)]
-    return [*found, *trained]
+    found = [(name, _standing_out(job, name, steps)) for name in sorted(names) if _speaks(name)]
+    found += [(name, _trained_low(job, name, steps)) for name in LINKS if name in names]
+    return [RaisedCounter(name, rows) for name, rows in found if 0 < rows.sum() <= _few(job)]
 
 
 def _plain(metric: str) -> str:
@@ -74,36 +73,27 @@ def _speaks(metric: str) -> bool:
     return any(word in metric for word in TROUBLE) and not metric.endswith("_per_s")
 
 
-def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
-    table = _by_rank(job, metric)
-    row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
-    keep = (row >= 0) & (column >= 0)
+def _standing_out(job: Observed, metric: str, steps: Mask) -> Mask:
+    row, column, value = _by_rank(job, metric)
     # an event in a step shows in the first sample after it
     slow = steps | np.concatenate(([False], steps[:-1]))
-    inside, value = slow[column[keep]], table.floats("value")[keep]
+    inside = slow[column]
     during, else_ = (
-        stats.sums(row[keep][part], value[part], len(job.line.ranks)) / max(int(count), 1)
+        stats.sums(row[part], value[part], len(job.line.ranks)) / max(int(count), 1)
         for part, count in ((inside, slow.sum()), (~inside, (~slow).sum()))
     )
     usual = max(stats.median(during), 0.0)
-    rows = during > TIMES * np.maximum(else_, usual)
-    if 0 < rows.sum() <= _few(job):
-        yield RaisedCounter(metric, rows)
+    return np.asarray(during > TIMES * np.maximum(else_, usual))
 
 
-def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
-    """Links of a few ranks that run slower than those of most, in the given steps."""
-    table = _by_rank(job, metric)
-    row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
-    keep = (row >= 0) & (column >= 0)
-    keep[keep] = steps[column[keep]]
-    ranks = len(job.line.ranks)
-    count = np.bincount(row[keep], minlength=ranks)
-    carries = stats.sums(row[keep], table.floats("value")[keep], ranks)
+def _trained_low(job: Observed, metric: str, steps: Mask) -> Mask:
+    """Links that run slower than those of most, in the given steps."""
+    row, column, value = _by_rank(job, metric)
+    inside, ranks = steps[column], len(job.line.ranks)
+    count = np.bincount(row[inside], minlength=ranks)
+    carries = stats.sums(row[inside], value[inside], ranks)
     mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
-    rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
-    if 0 < rows.sum() <= _few(job):
-        yield RaisedCounter(metric, rows)
+    return np.asarray(np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean))
 
 
 def _few(job: Observed) -> float:
@@ -119,11 +109,9 @@ def lasting_slowdown(job: Observed) -> Floats:
     table, times = job.window.table("hardware"), np.ones(ranks)
     if table is None or OF_NETWORK not in {*map(_plain, table.strings("metric").values)}:
         return times
-    samples = _by_rank(job, OF_NETWORK)
-    row = job.line.rows(samples.ints("rank"))
-    keep = (row >= 0) & (job.line.column_at(samples.ints("ts_ns")) >= 0)
+    row, _, value = _by_rank(job, OF_NETWORK)
     speed = np.full(ranks, np.nan)
-    np.fmax.at(speed, row[keep], samples.floats("value")[keep])
+    np.fmax.at(speed, row, value)
     usual = stats.median(speed)
     slow = (speed > 0) & (np.nan_to_num(speed, nan=np.inf) < LOST * usual)
     if slow.sum() <= _few(job):
@@ -131,8 +119,9 @@ def lasting_slowdown(job: Observed) -> Floats:
     return times
 
 
-def _by_rank(job: Observed, metric: str) -> Table:
-    """The samples of a counter; those of a NIC are repeated for each rank that sends through it."""
+def _by_rank(job: Observed, metric: str) -> tuple[Ints, Ints, Floats]:
+    """Row, column and value of the samples of a counter in steps; those of a NIC are repeated for
+    each rank that sends through it."""
     table = job.window.tables["hardware"]
     names = table.strings("metric")
     found = [table.take(names.equals(metric))]
@@ -140,7 +129,10 @@ def _by_rank(job: Observed, metric: str) -> Table:
         if name != metric and _plain(name) == metric and table.has("host"):
             found += _spread(job, table.take(names.equals(name)), name.rpartition(".")[2])
     columns = ("rank", "ts_ns", "value")
-    return joined([Table({name: one.columns[name] for name in columns}) for one in found])
+    samples = joined([Table({name: one.columns[name] for name in columns}) for one in found])
+    row, column = job.line.rows(samples.ints("rank")), job.line.column_at(samples.ints("ts_ns"))
+    keep = (row >= 0) & (column >= 0)
+    return row[keep], column[keep], samples.floats("value")[keep]
 
 
 def _spread(job: Observed, samples: Table, adapter: str) -> Iterator[Table]:

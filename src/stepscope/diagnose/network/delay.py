@@ -80,7 +80,7 @@ def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
     transfer for which the members wait can cost. Infinite if no phases were recorded.
     """
     rows = job.line.rows(np.array(members, np.int64))
-    known = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
+    known = [own for phase, own in job.own.items()
              if phase not in UNNAMED]  # fmt: skip
     if not known or (rows < 0).any():
         return math.inf

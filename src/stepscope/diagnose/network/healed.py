@@ -42,7 +42,7 @@ def healed_ns(job: Observed, places: Sequence[Place], shorter: Floats) -> float 
     rest, nothing = _rest(graph), np.zeros_like(sooner)
     usual = replay.finish_ns(nothing, rest)
     done = replay.finish_ns(nothing, rest, sooner)
-    saved = _last(graph, usual) - _last(graph, done)
+    saved = graph.ended_ns(usual) - graph.ended_ns(done)
     slow = {rank for place in np.flatnonzero((shorter > 0).any(axis=1)).tolist()
             for rank in places[place].members}  # fmt: skip
     return float(np.minimum(saved, _least_waits(job, graph, slow, rest)).mean())
@@ -71,11 +71,6 @@ def _part_of_rows(
     column = graph.lanes.columns[graph.lane % graph.lanes.columns.size]
     at_row = row[graph.op]
     return np.where(at_row >= 0, shorter[at_row, column], 0.0)
-
-
-def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
-    """When the last rank finished each step."""
-    return np.asarray(finish_ns.reshape(-1, graph.lanes.columns.size).max(axis=0))
 
 
 def _rest(graph: StepGraph) -> Ints:

@@ -46,8 +46,21 @@ Small = NDArray[np.int32]
 """Numbers of which there are millions."""
 
 
+class _Timed:
+    """Times of transfers, and what is usual for as many bytes."""
+
+    taken_ns: Floats
+    usual_ns: Floats
+
+    @property
+    def slowness(self) -> Floats:
+        """Natural logarithm of the transfer time relative to the usual one."""
+        ratio = self.taken_ns / self.usual_ns
+        return np.log(ratio, out=ratio)  # of millions of transfers
+
+
 @dataclass(frozen=True)
-class Single:
+class Single(_Timed):
     """Transfers of single operators, one entry each."""
 
     place: Small
@@ -57,14 +70,9 @@ class Single:
     usual_ns: Floats
     """Time for the same bytes at the median rate of the class."""
 
-    @property
-    def slowness(self) -> Floats:
-        """As in `Rates`."""
-        return _slowness(self.taken_ns, self.usual_ns)
-
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(_Timed):
     """Transfer times, `[place, step]`; NaN without transfers."""
 
     places: Sequence[Place]
@@ -77,16 +85,6 @@ class Rates:
     """Time for the same bytes at the median rate of the larger class."""
     single: Single
     """The transfers that these times are sums of."""
-
-    @property
-    def slowness(self) -> Floats:
-        """Natural logarithm of the transfer time relative to the usual one."""
-        return _slowness(self.taken_ns, self.usual_ns)
-
-
-def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
-    ratio = taken_ns / usual_ns
-    return np.log(ratio, out=ratio)  # of millions of transfers
 
 
 @dataclass(frozen=True)

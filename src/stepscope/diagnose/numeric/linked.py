@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from stepscope.window import Ints, distinct, numbered
+
+
+def connected(groups: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Numbers that are in one group with each other, or linked by any chain of groups, each list in
+    order."""
+    pairs = [(group[0], one) for group in groups for one in group]
+    one, other = np.array(pairs, np.int64).reshape(-1, 2).T
+    return linked(one, other) if pairs else []
 
 
 def linked(one: Ints, other: Ints) -> list[list[int]]:

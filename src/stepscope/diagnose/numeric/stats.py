@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.diagnose.numeric import compiled
+from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints, Mask
 
 MAD_TO_SIGMA = 1.4826
@@ -70,6 +71,14 @@ def _middle(ordered: Floats, count: Ints) -> Floats:
 def row_medians(values: Floats) -> Floats:
     """Median of the known values of every row."""
     return column_median(values.T)
+
+
+def fast_level(values: Floats) -> Floats:
+    """What every row takes when it is fast: half of the steps may be slow, so it is not the median;
+    NaN unknown."""
+    known: Mask = np.asarray(np.isfinite(values).any(axis=-1))
+    fast = np.nanquantile(np.where(known[..., None], values, 0.0), FAST, axis=-1)
+    return np.where(known, fast, np.nan)
 
 
 def medians_of(number: Ints, values: Floats | Ints, size: int) -> Floats:

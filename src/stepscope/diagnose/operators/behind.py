@@ -16,8 +16,10 @@ import numpy as np
 
 from stepscope.diagnose.operators.positions import Position, Row
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device, waits_for_ranks
-from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES, linked
+from stepscope.diagnose.operators.unrecorded import linked
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.words.advice import list_ranks
 from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
 from stepscope.window import Window
 
@@ -56,7 +58,8 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
     if not chosen or len(chosen) > MOST * len(found):
         return NOBODY
     if _is_shared(window, chosen, found.keys()) or (not roots and _are_linked(window, chosen)):
-        return Holders(chosen, f"{_one_of(chosen)} is behind the others", clear=False)
+        one = ("one of " if len(chosen) > 1 else "") + list_ranks(sorted(chosen))
+        return Holders(chosen, f"{one} is behind the others", clear=False)
     clear = not sent and not any(_pauses_there(found, rank) for rank in chosen)
     return Holders(chosen, _why(found, chosen), clear=clear)
 
@@ -159,8 +162,3 @@ def _why(found: Mapping[int, Position], ranks: frozenset[int]) -> str:
     if not one.work:
         return "it is behind the others"
     return f"it has not ended {one.work[0][0]}"
-
-
-def _one_of(ranks: Collection[int]) -> str:
-    listed = ", ".join(map(str, sorted(ranks)))
-    return f"one of ranks {listed}" if len(ranks) > 1 else f"rank {listed}"

@@ -149,13 +149,11 @@ class _Calls:
         if odd is None:
             return None
         at, calls, expected, with_it = odd
-        other = self._group(second, rank)
+        other = self.recording.group_of(rank, self.families[second])
         if (frozenset(map(int, with_it)) - {rank}) & self.recording.members(other):
             return None  # a group of its own kind: all of its members did so
-        return Departure(rank, self._group(first, rank), between.first + at, other, calls, expected)
-
-    def _group(self, family: int, rank: int) -> str:
-        return next(g for g in self.families[family] if rank in self.recording.members(g))
+        group = self.recording.group_of(rank, self.families[first])
+        return Departure(rank, group, between.first + at, other, calls, expected)
 
     def _record(self, one: Departure) -> int:
         """The time of the call in the rank's own count; an operator not reached counts as the

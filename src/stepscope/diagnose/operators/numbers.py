@@ -107,15 +107,13 @@ class _Numbers:
                 continue
             expected = int(counts[times.argmax()])
             rank = int(self.rank[peers[called[peers] != expected][0]])
-            groups = [self._group(other, int(peer)) for peer in self.rank[peers]]
-            if sends and groups.count(self._group(other, rank)) > 1:
+            group_of, counted = self.recording.group_of, self.families[other]
+            own = group_of(rank, counted)
+            groups = [group_of(int(peer), counted) for peer in self.rank[peers]]
+            if sends and groups.count(own) > 1:
                 continue
             made = int(counts[times.argmin()])
-            yield Departure(rank, self._group(first, rank), seq, self._group(other, rank), made,
-                            expected)  # fmt: skip
-
-    def _group(self, family: int, rank: int) -> str:
-        return next(g for g in self.families[family] if rank in self.recording.members(g))
+            yield Departure(rank, group_of(rank, self.families[first]), seq, own, made, expected)
 
 
 def _stages(recording: Recording) -> Ints:

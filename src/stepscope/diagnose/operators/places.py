@@ -19,11 +19,10 @@ import numpy as np
 from stepscope.diagnose.finding import Place
 from stepscope.diagnose.operators.positions import Position, positions
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.pipeline import is_wave
+from stepscope.diagnose.views.pipeline import PASSES, is_wave
 from stepscope.trace import BACKWARD, FORWARD, WEIGHT
 from stepscope.window import Window
 
-PASSES = (FORWARD, BACKWARD, WEIGHT)
 NAMED = 4
 """Ranks whose places a sentence has room for. Our choice."""
 

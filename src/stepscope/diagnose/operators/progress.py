@@ -6,7 +6,7 @@ their sequence numbers only, never by a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -226,6 +226,10 @@ class Recording:
         known = self.groups.get(group)
         lanes = frozenset(self.lanes.get(group, {}))
         return lanes | frozenset(known.ranks) if known is not None else lanes
+
+    def group_of(self, rank: int, groups: Iterable[str]) -> str:
+        """The one of these groups in which the rank is."""
+        return next(one for one in groups if rank in self.members(one))
 
     def silence_counts(self, rank: int, group: str, since_ns: int | None = None) -> bool:
         """Whether the absence of a rank's calls in a group means that it made none.

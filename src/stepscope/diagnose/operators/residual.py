@@ -34,12 +34,9 @@ from stepscope.diagnose.operators.timeouts import allowed_ns
 from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.pipeline import is_wave
+from stepscope.diagnose.views.pipeline import ONE_LAYER, is_wave
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Window
-
-ONE_LAYER = ("tp", "cp")
-"""Groups whose members compute one pass together."""
 
 _Pass = tuple[str, str, int | None, int]
 """Pipeline, phase, stage and microbatch."""

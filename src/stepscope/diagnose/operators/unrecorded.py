@@ -9,18 +9,18 @@ identified.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.operators.liveness import LifeSigns
 from stepscope.diagnose.operators.open_ops import is_finished
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 
-WITHIN_PASSES = ("tp", "cp", "ep", "mp")
-"""Kinds of groups that communicate within a forward or backward pass."""
 MOST = 0.5
 """If more than half of the coupled ranks are in the same function, they are blocked by a rank that
 is not. Our simulator."""
@@ -69,14 +69,10 @@ def _free(
     return free
 
 
-def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> Iterator[frozenset[int]]:
+def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> list[frozenset[int]]:
     """Splits ranks into parts; ranks linked by a group or a chain of groups are in one part."""
-    of_rank = _groups_of(groups)
-    left = set(ranks)
-    while left:
-        reached = _reached(of_rank, {min(left)})
-        yield frozenset(left & reached)
-        left -= reached
+    members = [(rank,) for rank in ranks] + [group.ranks for group in groups]
+    return [part for whole in connected(members) if (part := ranks.intersection(whole))]
 
 
 def coupled_with(window: Window, ranks: frozenset[int]) -> frozenset[int]:
@@ -86,22 +82,5 @@ def coupled_with(window: Window, ranks: frozenset[int]) -> frozenset[int]:
 
 def linked(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> frozenset[int]:
     """These ranks and all ranks linked to them by a group or by a chain of groups."""
-    return frozenset(_reached(_groups_of(groups), ranks))
-
-
-def _groups_of(groups: Sequence[ProcessGroup]) -> Mapping[int, list[ProcessGroup]]:
-    of_rank: dict[int, list[ProcessGroup]] = {}
-    for group in groups:
-        for rank in group.ranks:
-            of_rank.setdefault(rank, []).append(group)
-    return of_rank
-
-
-def _reached(of_rank: Mapping[int, list[ProcessGroup]], starts: Iterable[int]) -> set[int]:
-    reached = set(starts)
-    edge = list(reached)
-    while edge:
-        near = {rank for group in of_rank.get(edge.pop(), ()) for rank in group.ranks}
-        edge += near - reached
-        reached |= near
-    return reached
+    parts = connected(group.ranks for group in groups)
+    return ranks.union(*(part for part in parts if not ranks.isdisjoint(part)))

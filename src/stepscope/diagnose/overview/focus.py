@@ -89,7 +89,7 @@ def _on_path(job: Observed, steps: Span | None) -> Iterator[int]:
     """Ranks by their share of the critical path, the largest first."""
     if steps is None:
         return
-    chosen = (job.line.steps >= steps[0]) & (job.line.steps <= steps[1])
+    chosen = job.line.within(steps)
     graph = step_graph(job.window, job.line, np.flatnonzero(chosen))
     if graph is None:
         return

@@ -20,18 +20,20 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.call_times import next_calls
-from stepscope.diagnose.prepare.host_waits import Calls, HostWaits, host_waits, places
+from stepscope.diagnose.prepare.host_waits import (
+    CLOCKS_NS,
+    MOST_CONTRADICTING,
+    Calls,
+    HostWaits,
+    host_waits,
+    places,
+)
 from stepscope.diagnose.prepare.marked_work import in_marked_work
 from stepscope.diagnose.prepare.matching import match
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
-CLOCKS_NS = 10**6
-"""Clocks of hosts may disagree by this. Our choice, as in `align`."""
 LEAST_EARLY = 30
 """Calls that were early enough to tell: with fewer, it may be chance. Statistics."""
-MOST_CONTRADICTING = 0.02
-"""Part of these that may have called again all the same. Statistics: rows that do not belong
-together, as for clocks (`align`)."""
 WHY = Skipped("ends of operators", "not recorded; no rank called again before all had called, so "
               "calls wait for one another, and each ended with the last of them")  # fmt: skip
 

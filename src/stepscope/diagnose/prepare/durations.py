@@ -12,7 +12,7 @@ down, and when each of them began is not known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -95,17 +95,23 @@ def _without_containers(tables: dict[str, Table], untimed: list[str]) -> list[Sk
     found = contained(phases, steps)
     if found is None:
         tables["phases"], totals = without_totals(phases, steps)
-        return [Skipped(f"phase {one}", "a total of other phases") for one in totals]
+        return _skipped(totals)
     apart = phases.strings("phase").equals(*found.apart).astype(np.int64)
     tables["phases"] = phases.with_column(APART, apart).take(found.rows)
     if found.step is not None:
-        whole = phases.take(phases.strings("phase").equals(found.step))
-        names = ("rank", "step", "duration_ns")
-        tables["steps"] = Table({name: whole.ints(name) for name in names})
+        tables["steps"] = _times_of(phases, found.step, "duration_ns")
         untimed.insert(0, "steps")
-    return [*(Skipped(f"phase {one}", "a total of other phases") for one in found.totals),
-            *(Skipped(f"phase {one}", "part of another phase, or beside it")
-              for one in found.inside)]  # fmt: skip
+    return _skipped(found.totals) + _skipped(found.inside, "part of another phase, or beside it")
+
+
+def _skipped(names: Iterable[str], why: str = "a total of other phases") -> list[Skipped]:
+    return [Skipped(f"phase {name}", why) for name in names]
+
+
+def _times_of(phases: Table, name: str, *columns: str) -> Table:
+    """The steps, from the phase that is one."""
+    whole = phases.take(phases.strings("phase").equals(name))
+    return Table({column: whole.ints(column) for column in ("rank", "step", *columns)})
 
 
 def _is_foreign(phases: Table | None) -> bool:
@@ -128,12 +134,8 @@ def _without_whole(tables: dict[str, Table], untimed: list[str]) -> list[Skipped
     phases = phases.with_column("start_ns", _one_by_one(phases, tiles))
     tables["phases"] = phases.take(~names.equals(*found.whole, *across))
     if found.step is not None:
-        whole = phases.take(names.equals(found.step))
-        columns = ("rank", "step", "start_ns", "duration_ns")
-        tables["steps"] = Table({name: whole.ints(name) for name in columns})
-    return [*(Skipped(f"phase {one}", "a total of other phases") for one in found.whole),
-            *(Skipped(f"phase {one}", "it lies across phases that follow one another")
-              for one in across)]  # fmt: skip
+        tables["steps"] = _times_of(phases, found.step, "start_ns", "duration_ns")
+    return _skipped(found.whole) + _skipped(across, "it lies across phases that follow one another")
 
 
 def _one_by_one(phases: Table, tiles: Mask) -> Ints:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING
+from stepscope.diagnose.views.awaited import CLOSE_NS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import BACKWARD
 from stepscope.window import NULL, Ints, Table, Window
 
 MOSTLY = 0.5
 """Part of the ranks' steps in which the last call comes before the data is there. Our choice."""
-CLOSE_NS = 10**6
-"""A hook calls an operator just before its pass is noted to have ended. As in `awaited`."""
 
 
 def calls_ahead(window: Window, line: Timeline, comm: Table) -> bool:

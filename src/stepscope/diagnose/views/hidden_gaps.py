@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Gaps:
         )
         needed = np.maximum(self.work_ns, np.minimum(self._level[self.place], most))
         more = np.where(self.within, self.work_ns, needed) - self.gap_ns
-        return stats.sums(self.cell, more, self._cells).reshape(self.shape)
+        return stats.sums(self.cell, more, prod(self.shape)).reshape(self.shape)
 
     @property
     def _level(self) -> Floats:
@@ -101,7 +102,7 @@ class Gaps:
         ratio, cell = self.work_ns[rows] / self._reference[rows], self.cell[rows]
         order = np.lexsort((ratio, cell))
         weight = self._reference[rows][order]
-        whole = np.bincount(cell, weights=weight, minlength=self._cells)
+        whole = np.bincount(cell, weights=weight, minlength=prod(self.shape))
         before = np.cumsum(whole) - whole
         at = np.searchsorted(np.cumsum(weight), before + FAST * whole)
         known = ratio[order][at.clip(0, max(rows.size - 1, 0))] if rows.size else 1.0
@@ -113,9 +114,9 @@ class Gaps:
         rows = self._in_order
         last = np.append(self.cell[rows][1:] != self.cell[rows][:-1], True)[: rows.size]
         rest = rows[~last]
-        spent = stats.sums(self.cell[rest], self.work_ns[rest], self._cells)
-        usual = stats.sums(self.cell[rest], self._reference[rest], self._cells)
-        whole = stats.sums(self.cell[rows], self._reference[rows], self._cells)
+        spent = stats.sums(self.cell[rest], self.work_ns[rest], prod(self.shape))
+        usual = stats.sums(self.cell[rest], self._reference[rest], prod(self.shape))
+        whole = stats.sums(self.cell[rows], self._reference[rows], prod(self.shape))
         known = (whole > 0) & (usual >= LEAST_COMPARED * whole)
         return np.where(known, spent / np.maximum(usual, 1.0), np.nan).reshape(self.shape)
 
@@ -150,10 +151,6 @@ class Gaps:
     def _medians(self, place: Ints, values: Floats) -> Floats:
         """The median of the values of each place; 0 where there are none."""
         return stats.medians_of(place, values, self._places)
-
-    @property
-    def _cells(self) -> int:
-        return self.shape[0] * self.shape[1]
 
     @cached_property
     def _places(self) -> int:

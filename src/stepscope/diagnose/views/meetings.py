@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.views.communication import group_kind
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.peers import across_stages, disjoint
@@ -36,7 +37,7 @@ def meetings(window: Window) -> list[Meeting]:
     staged, apart = is_staged(window), across_stages(window)
     kinds = {kind: disjoint(_members(window, kind, apart)) for kind in KINDS}
     everybody = [np.arange(len(window.ranks))]
-    widest = _components([one for groups in kinds.values() for one in groups])
+    widest = _components(one for groups in kinds.values() for one in groups)
     found = [Meeting("world", tuple(widest if staged else everybody))]
     for kind, groups in kinds.items():
         if _named(groups) not in {_named(one.groups) for one in found}:
@@ -71,7 +72,7 @@ def leaving_together(late: Floats, apart_ns: float) -> list[Meeting]:
 
 def joined(ways: Iterable[Meeting]) -> list[Ints]:
     """Ranks that wait for each other in any of these groups, also by way of others."""
-    return _components([group for one in ways for group in one.groups])
+    return _components(group for one in ways for group in one.groups)
 
 
 def late_starts(window: Window, line: Timeline) -> list[Floats]:
@@ -97,15 +98,10 @@ def _members(window: Window, kind: str, without: frozenset[str]) -> list[list[in
     return [[at[rank] for rank in group.ranks if rank in at] for group in groups]
 
 
-def _components(groups: Sequence[Ints]) -> list[Ints]:
-    """The ranks that groups connect, each set once; sets of one rank are left out."""
-    of: dict[int, set[int]] = {}
-    for group in groups:
-        rows = group.tolist()
-        whole = set(rows).union(*(of[row] for row in rows if row in of))
-        of.update(dict.fromkeys(whole, whole))
-    sets = {id(one): one for one in of.values() if len(one) > 1}
-    return [np.array(sorted(one), np.int64) for one in sets.values()]
+def _components(groups: Iterable[Ints]) -> list[Ints]:
+    """The ranks that groups connect; sets of one rank are left out."""
+    parts = connected(group.tolist() for group in groups)
+    return [np.array(part) for part in parts if len(part) > 1]
 
 
 def _named(groups: Iterable[Ints]) -> frozenset[tuple[int, ...]]:

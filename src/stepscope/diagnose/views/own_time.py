@@ -11,7 +11,7 @@ are left out. Module `unnamed` computes the time of a step that is in no phase.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -88,6 +88,14 @@ class OwnTime:
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
+
+    def items(self) -> Iterator[tuple[str, Floats]]:
+        """Each phase with its own time, `[rank, step]`."""
+        return zip(self.phases, self.own, strict=True)
+
+    def of(self, phase: str) -> Floats:
+        """The own time in a phase, `[rank, step]`."""
+        return np.asarray(self.own[self.phases.index(phase)])
 
     @property
     def hidden(self) -> bool:

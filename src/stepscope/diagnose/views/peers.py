@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.views.roles import with_roles
 from stepscope.window import Ints, Window
 
@@ -48,12 +49,9 @@ ONE_MODEL = ("tp", "cp", "pp", "mp", "embedding")
 
 def replicas(window: Window) -> list[frozenset[int]]:
     """The ranks of each replica of the model; each rank is a replica if the model is not split."""
-    of = {rank: frozenset((rank,)) for rank in window.ranks}
-    for group in window.job.groups_of_kind(*ONE_MODEL):
-        known = [rank for rank in group.ranks if rank in of]
-        whole = frozenset().union(*(of[rank] for rank in known))
-        of.update(dict.fromkeys(whole, whole))
-    return list(dict.fromkeys(of.values()))
+    within, known = window.job.groups_of_kind(*ONE_MODEL), set(window.ranks)
+    members = [[rank for rank in group.ranks if rank in known] for group in within]
+    return [frozenset(part) for part in connected([*zip(window.ranks), *members])]
 
 
 def stages(window: Window) -> dict[int, int]:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace import FORWARD
+from stepscope.trace import BACKWARD, FORWARD, WEIGHT
 from stepscope.window import Window, occurrence
+
+PASSES = (FORWARD, BACKWARD, WEIGHT)
+ONE_LAYER = ("tp", "cp")
+"""Groups whose members compute one pass together."""
 
 
 def is_wave(window: Window) -> bool:

@@ -188,12 +188,7 @@ class Samples:
         other = np.array([not (is_librarys(one) or is_ours(one)) for one in self.functions],
                          np.bool_)  # fmt: skip
         above = other[self.pair_function] & (self.pair_depth < below[self.pair_stack])
-        nearest = np.full(self.stacks, -1)
-        np.maximum.at(nearest, self.pair_stack[above], self.pair_depth[above])
-        above &= self.pair_depth == nearest[self.pair_stack]
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
-        lines = stats.sums(self.pair_line[above], weight[self.pair_stack[above]], 0)
-        return self.lines[int(np.argmax(lines))] if lines.any() else ""
+        return self._nearest_line(above, chosen)
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
         """The weight of the rows' stacks, `[row, function]`, counted for every function in them."""
@@ -245,9 +240,14 @@ class Samples:
         np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
         own = np.array([is_users(one) and not is_ours(one) for one in self.functions], np.bool_)
         pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
+        return self._nearest_line(pairs, chosen)
+
+    def _nearest_line(self, pairs: Mask, chosen: Mask) -> str:
+        """The line that has most of the chosen time, of the innermost of these pairs of each stack;
+        empty if there is none."""
         nearest = np.full(self.stacks, -1)
         np.maximum.at(nearest, self.pair_stack[pairs], self.pair_depth[pairs])
-        pairs &= self.pair_depth == nearest[self.pair_stack]
+        pairs = pairs & (self.pair_depth == nearest[self.pair_stack])
         weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
         lines = stats.sums(self.pair_line[pairs], weight[self.pair_stack[pairs]], 0)
         return self.lines[int(np.argmax(lines))] if lines.any() else ""

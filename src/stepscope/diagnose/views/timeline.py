@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.window import NULL, Floats, Ints, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
 WARM_UP_STEPS = 5
 """The first steps include compilation, allocator growth and cold caches (algorithm notes, section
@@ -91,6 +92,18 @@ class Timeline:
     def rows(self, rank: Ints) -> Ints:
         """Row of each rank; -1 if not on the grid. Do not modify the result."""
         return _positions(self.ranks, rank)
+
+    def ranks_of(self, rows: Ints | Mask | Sequence[int]) -> tuple[int, ...]:
+        """The ranks of rows of the grid."""
+        return tuple(self.ranks[list(rows)].tolist())
+
+    def within(self, span: Span) -> Mask:
+        """Which steps are from the first to the last one of a span."""
+        return np.asarray((self.steps >= span[0]) & (self.steps <= span[1]))
+
+    def since(self, first: int) -> str:
+        """` from step 30`; empty where nothing before was judged."""
+        return f" from step {self.steps[first]}" if first > self.warm_up else ""
 
     def cells(self, table: Table) -> Ints:
         """Where the rank and step of each row are on a flat grid, `[rank, step]`; -1: not on it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class _Steps:
     @cached_property
     def first_ns(self) -> Ints:
         """When the first phase of each rank and step begins; far in the future without phases."""
-        first = np.full(self._cells, np.iinfo(np.int64).max)
+        first = np.full(prod(self.shape), np.iinfo(np.int64).max)
         for cell, start, _ in self._parts():
             np.minimum.at(first, cell, start)
         return first.reshape(self.shape)
@@ -102,7 +103,7 @@ class _Steps:
     @cached_property
     def last_ns(self) -> Ints:
         """When the last phase of each rank and step ends; NULL without phases."""
-        last = np.full(self._cells, NULL)
+        last = np.full(prod(self.shape), NULL)
         for cell, start, duration in self._parts():
             np.maximum.at(last, cell, start + duration)
         return last.reshape(self.shape)
@@ -118,10 +119,6 @@ class _Steps:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.rows.line.ranks), len(self.rows.line.steps)
-
-    @property
-    def _cells(self) -> int:
-        return self.shape[0] * self.shape[1]
 
 
 def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:

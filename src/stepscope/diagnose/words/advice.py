@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from stepscope.diagnose.finding import (
     BY_STOPS,
@@ -276,10 +276,17 @@ def who_spend(ranks: Sequence[int]) -> tuple[str, str]:
     return (f"rank {ranks[0]} spends", "its") if len(ranks) == 1 else ("all ranks spend", "their")
 
 
-def name_ranks(ranks: tuple[int, ...]) -> str:
+def name_ranks(ranks: Collection[int]) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 0, 1, 2 and 61 more`."""
+    ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 8:
         return f"ranks {', '.join(map(str, ranks[:3]))} and {len(ranks) - 3} more"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 3, 5`, `ranks 0, 1, 2, 3, 4, 5, 6, 7, …`."""
+    few = ", ".join(map(str, ranks[:8]))
+    return f"rank {few}" if len(ranks) == 1 else f"ranks {few}" + ", …" * (len(ranks) > 8)

@@ -14,6 +14,11 @@ def time_apart(ns: int) -> str:
         f"{ns / 1e9:.1f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms")  # fmt: skip
 
 
+def duration(ns: float) -> str:
+    """`312 ms`, `1.25 s`."""
+    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"
+
+
 def ranks_wait(count: int, inside: int, where: str) -> str:
     """Who waits in an operator, and how many wait elsewhere because of it.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from stepscope.diagnose.shown import Period, Source
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import duration
 
 ADVICE: Mapping[Source, str] = {
     "checkpoint": "save less often, or asynchronously (`torch.distributed.checkpoint.async_save`), "
@@ -54,11 +55,7 @@ def sentence(one: Period) -> str:
     who = f"{name_ranks(one.ranks)} takes" if len(one.ranks) == 1 else "steps take"
     who = f"{name_ranks(one.ranks)} take" if len(one.ranks) > 1 else who
     times = f"{one.hits} of {one.slots} times from step {one.steps[0]}"
-    return f"{distance(one)}, {who} {_duration(one.excess_ns)} longer{where} ({times})"
-
-
-def _duration(ns: float) -> str:
-    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"
+    return f"{distance(one)}, {who} {duration(one.excess_ns)} longer{where} ({times})"
 
 
 def summary(one: Period) -> str:

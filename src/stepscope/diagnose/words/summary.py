@@ -13,6 +13,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import percent
 
 SLIGHT = 1.1
 """Below this ratio two digits are shown, because one would read "1.0x"."""
@@ -122,7 +123,7 @@ def _since(finding: Finding) -> str:
 
 def _everyones_summary(finding: Regression) -> str:
     if finding.paused_steps is not None:
-        lost = f"{100 * (1 - 1 / (finding.slowdown or 1.0)):.0f} %"
+        lost = percent(1 - 1 / (finding.slowdown or 1.0))
         return f"ranks collect garbage in turns, and all lose {lost} of the time{_since(finding)}"
     text = "all ranks take longer per step"
     if finding.slowdown is not None:

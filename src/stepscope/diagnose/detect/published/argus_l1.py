@@ -92,15 +92,13 @@ def _exceeding(series: Floats, first: int, stop: int) -> tuple[int, int] | None:
     return first + int(begins[longest]), first + int(ends[longest])
 
 
-def regression_as_published(
-    series: Floats, least: float = LEAST_RISE, spread: float = LARGEST_SPREAD
-) -> tuple[int, float] | None:
+def regression_as_published(series: Floats) -> tuple[int, float] | None:
     """Appendix B: the split with the largest ratio of means, both sides being stable."""
     if compiled.largest_rise is not None:
         packed = series.astype(np.float64, copy=False).tobytes()
-        split, ratio = compiled.largest_rise(packed, least, spread)
+        split, ratio = compiled.largest_rise(packed, LEAST_RISE, LARGEST_SPREAD)
         return (split, ratio) if split else None
-    return largest_rise(series, least, spread)
+    return largest_rise(series, LEAST_RISE, LARGEST_SPREAD)
 
 
 def largest_rise(series: Floats, least: float, spread: float) -> tuple[int, float] | None:

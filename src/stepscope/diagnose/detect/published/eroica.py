@@ -112,7 +112,7 @@ class EroicaPublished:
     def _finding(self, job: Observed, window: Patterns, at: int, rows: Ints, why: str) -> Slowdown:
         function = window.functions[at]
         everyone = rows.size == window.rows.size
-        ranks = () if everyone else tuple(int(job.line.ranks[row]) for row in rows)
+        ranks = () if everyone else job.line.ranks_of(rows)
         share = float(np.median(window.beta[at, rows]))
         detail = f"{function.frame} is unlike {why} on {rows.size} of {window.rows.size} ranks"
         of_host = function.kind == "python"

@@ -50,7 +50,7 @@ def _of_layers(job: Observed, split: int) -> tuple[dict[str, float], dict[str, f
     whole = stats.median(job.total[:, before])
     usual: dict[str, float] = {}
     grown: dict[str, float] = {}
-    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+    for phase, own in job.own.items():
         level = stats.median(own[:, before])
         apart = phase in (*UNNAMED, DATA_LOAD, OPTIMIZER)
         if not apart and np.isfinite(level) and level >= NOTABLE * whole > 0:

@@ -98,7 +98,7 @@ def _modelled(job: Observed, before: slice, after: slice, culprits: Collection[i
 def _is_selective(job: Observed, before: slice, after: slice, ratio: float) -> bool:
     """Whether a phase other than data loading, and not too short, takes as long as before."""
     whole = stats.median(job.total[:, before])
-    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+    for phase, own in job.own.items():
         usual = stats.median(own[:, before])
         if phase in (*UNNAMED, DATA_LOAD) or not usual >= NOTABLE * whole:
             continue
@@ -112,7 +112,7 @@ def _phase(job: Observed, before: slice, after: slice, whole: float) -> str | No
     total = stats.median(job.total[:, before])
     parts = {
         phase: (stats.median(risen(own, before, after)), stats.median(own[:, before]))
-        for phase, own in zip(job.own.phases, job.own.own, strict=True)
+        for phase, own in job.own.items()
     }
     phase = max(parts, key=lambda name: parts[name][0], default=None)
     if phase is None or whole <= 0 or total <= 0:

@@ -41,11 +41,12 @@ from stepscope.diagnose.network.devices import all_hosts
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Mask
 
@@ -61,9 +62,6 @@ GRADUAL_SCORE = 0.55
 """As sure as a cause that follows from what rose. Other jobs on a machine begin at once, and not on
 several machines at one step; nothing that is not of this job and its machines makes steps longer
 little by little. Our choice."""
-MORE_WORK_SCORE = 0.45
-"""A suspicion, as other rises without a reason that accuse nobody: the job may have planned it. Our
-choice."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -130,7 +128,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
     change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
     found = find_everyones(job, job.samples, change, named)
-    if found is None or found.score < MORE_WORK_SCORE:
+    if found is None or found.score < SUSPECT_SCORE:
         rise = shared_rise(job, change, named)
         if not _is_of_all(job, rise, change):
             return
@@ -141,7 +139,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
 def _at_once(job: Observed, change: StepChange, named: Collection[int]) -> Iterator[Regression]:
     """The finding about a rise that a phase shows to have come at once."""
     found, rise = find_everyones(job, job.samples, change, named), shared_rise(job, change, named)
-    if found is not None and found.score >= MORE_WORK_SCORE:
+    if found is not None and found.score >= SUSPECT_SCORE:
         yield found
     elif _is_of_all(job, rise, change):
         yield _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
@@ -155,7 +153,7 @@ def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Reg
         found, steps=line.span(first, len(line.steps)), gradual=(begin, end), split=first,
         time_ns=line.span_ns(first, len(line.steps)), lost_fraction=trend.lost_fraction,
         detail=f"steps became {trend.ratio:.2f} times as long on all ranks, gradually from step "
-               f"{begin} to step {end}; that costs {100 * trend.lost_fraction:.0f} % of the time",
+               f"{begin} to step {end}; that costs {percent(trend.lost_fraction)} of the time",
     )  # fmt: skip
 
 
@@ -338,7 +336,7 @@ def _of_some_phases(job: Observed, rise: Rise, change: StepChange) -> _Reason:
     """Code, or more work if those phases grew that depend on it: the job may have planned that."""
     more = looks_like_more_work(job, change.split, rise)
     if more:
-        return _Reason("unknown", MORE_WORK_SCORE, _named(rise.phase), detail=more)
+        return _Reason("unknown", SUSPECT_SCORE, _named(rise.phase), detail=more)
     return _Reason("code", 0.55, _named(rise.phase))
 
 
