@@ -219,3 +219,14 @@ def test_a_lost_dump_never_makes_a_victim_a_culprit(story: Story, data: st.DataO
     for verdict in diagnosis.verdicts:
         assert set(verdict.ranks) <= {story.culprit, lost}
         assert lost not in verdict.ranks or verdict.cause == "unknown"
+
+
+def test_ranks_whose_step_is_one_call_do_not_show_that_others_keep_their_order() -> None:
+    """Rank 0 calls twice what it mostly calls once; ranks 1 and 2 call nothing else at all."""
+    groups = {"g0": ("dp", (0, 3)), "g1": ("dp", (0, 1, 2, 3, 4))}
+    program = ("g0", "g1", "g0", "g1", "g0", "g0", "g1")
+    story = Story(groups, program, culprit=4, stops_at=4, backend="gloo", lost=(0, 0, 0, 2, 0))
+    ranks, _ = play(story)
+    with TemporaryDirectory() as folder:
+        diagnosis = diagnosis_of(Path(folder), without(ranks, 4))
+    assert all(set(one.ranks) <= {4} for one in diagnosis.verdicts)

@@ -62,7 +62,7 @@ def _only_one(recording: Recording, kinds: Ints, witnesses: int) -> OwnDeparture
             continue
         at = steps.departure()
         if at is None:
-            kept += 1
+            kept += steps.has_order
         elif steps.returns(at):
             here, usual = (int(rows[place]) for place in at)
             departed.append(OwnDeparture(int(recording.comm.ints("rank")[here]), here, usual))
@@ -100,6 +100,12 @@ class _Steps:
             if kinds.size - ends[-1] < MISSED_MARKS * int(np.diff(ends).max()):
                 return cls(kinds, ends)
         return None
+
+    @property
+    def has_order(self) -> bool:
+        """Whether a step is more than its mark: else there is no order to keep, and to show that
+        others keep theirs."""
+        return int(np.diff(self.ends).max()) > 1
 
     def departure(self) -> tuple[int, int] | None:
         """The places of the first call that differs, and of the one that it differs from."""
