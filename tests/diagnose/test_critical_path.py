@@ -14,7 +14,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph, step_graph
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Ints, Table, Window
+from stepscope.window import Ints, Strings, Table, Window, joined
 
 from .jobs import START, Fault, a_job, a_table, put
 
@@ -217,6 +217,17 @@ def test_a_culprits_part_of_the_path_is_evidence() -> None:
     assert "backward-compute" in seen.detail
     assert isinstance(seen.values["part"], float)
     assert seen.values["part"] >= 0.7
+
+
+def test_time_that_two_phases_share_counts_once() -> None:
+    """A thread loads the next batch beside the passes."""
+    job = a_job(4, 20)
+    phases = job.tables["phases"]
+    beside = phases.take(phases.strings("phase").equals("forward-compute"))
+    names = Strings(np.zeros(len(beside), np.int32), ("data-load",))
+    window = put(job, phases=joined([phases, beside.with_column("phase", names)]))
+    path = critical_path(graph_of(window))
+    assert sum(one.part for one in shares(window, path)) == pytest.approx(1.0)
 
 
 def test_what_a_bubble_swallows_costs_nothing() -> None:

@@ -110,11 +110,16 @@ def kernel_shares(window: Window, path: Path, row: int) -> list[Share]:
 
 
 def _of_names(path: Path, pieces: Mask, covers: Covers | None, rest: str | None) -> Iterator[Share]:
-    """The own work of each rank by name; uncovered time is named `rest`."""
+    """The own work of each rank by name; uncovered time is named `rest`.
+
+    Names may overlap (loading beside a pass): such time is shared out, so that none counts twice.
+    """
     lane, begin, end = path.lane[pieces], path.begin_ns[pieces], path.end_ns[pieces]
     inside: dict[str, Floats] = {} if covers is None else covers.within(lane, begin, end)
+    known = sum(inside.values(), np.zeros(lane.size))
+    once = np.minimum((end - begin) / np.maximum(known, 1.0), 1.0)
+    inside = {name: spent * once for name, spent in inside.items()}
     if rest is not None:
-        known = sum(inside.values(), np.zeros(lane.size))
         inside[rest] = np.maximum(end - begin - known, 0.0)
     row, whole = path.graph.lanes.row(lane), max(float(path.lasted_ns.sum()), 1.0)
     for name, spent in inside.items():
