@@ -38,6 +38,15 @@ def test_taken_rows_go_to_other_processes_without_the_rest() -> None:
     assert pickle.loads(sent).ints("rank").tolist() == [7]
 
 
+@pytest.mark.parametrize("words", [1, 20])
+def test_rows_that_hold_one_of_some_words(words: int) -> None:
+    column = Strings.of([None, *(f"dp-{row}" for row in range(30)), "dp-0"])
+    wanted = [f"dp-{row}" for row in range(words)]
+    assert column.equals(*wanted).tolist() == [column[row] in wanted for row in range(len(column))]
+    among = column.among(*wanted)
+    assert among[column.codes].tolist() == column.equals(*wanted).tolist(), "null is none of them"
+
+
 @pytest.mark.parametrize("largest", [0, 9, 2**16, 2**31, 2**40])
 def test_equal_values_keep_their_order(largest: int) -> None:
     values = np.random.default_rng(largest).integers(0, largest + 1, 2000)

@@ -14,7 +14,7 @@ import pytest
 
 from stepscope.errors import FormatError, SourceError, UsageError
 from stepscope.store import JobReader, JobWriter, job_location
-from stepscope.trace import Host, Job
+from stepscope.trace import UNKNOWN_PEER, Host, Job
 from stepscope.window import Strings
 
 from .samples import operators, pairs, put_parquet, steps, values
@@ -150,6 +150,18 @@ def test_folders_of_any_depth_and_names(tmp_path: Path) -> None:
 def test_times_in_other_types(tmp_path: Path, convert: Callable[[list[int]], Any]) -> None:
     put_parquet(tmp_path / "steps/a.parquet", steps(1) | {"start_ns": convert([LATE_NS])})
     assert read_steps(tmp_path, "start_ns") == [LATE_NS]
+
+
+def test_ranks_and_peers_are_kept_in_four_bytes(tmp_path: Path) -> None:
+    write_job(tmp_path)
+    peers = pa.array([None, 2**31 - 1], pa.int32())
+    rows = operators(0, 1, end_ns=9) | {"op": ["Send", "Send"], "peer": peers}
+    put_parquet(tmp_path / "comm_ops/a.parquet", rows)
+    comm = JobReader(str(tmp_path)).read().tables["comm_ops"]
+    kept = [np.asarray(comm.columns[name]).dtype for name in ("rank", "peer", "seq")]
+    assert kept == [np.int32, np.int32, np.int64]
+    assert comm.ints("peer").tolist() == [UNKNOWN_PEER, 2**31 - 1]
+    assert comm.ints("peer").dtype == np.int64
 
 
 def test_coarse_timestamps_become_nanoseconds(tmp_path: Path) -> None:

@@ -220,24 +220,24 @@ def _diagnose_once(
     topology: Path | None,
     expected: Path | None,
 ) -> Diagnosis:
-    from stepscope.diagnose.expected import NOTHING
-    from stepscope.diagnose.settings import Settings
     from stepscope.memory import cycles_kept, keep_freed_memory
 
-    if methods:
-        from stepscope.diagnose.registry import chosen
-
-        chosen(methods)  # a wrong name is reported before minutes of reading
-    known = NOTHING
-    if expected is not None:
-        from stepscope.cli.baseline import read_expected
-
-        known = read_expected(expected)
     keep_freed_memory()
     with cycles_kept():
         from stepscope.cli.follow import Watch
         from stepscope.cli.terminal import progress
+        from stepscope.diagnose.expected import NOTHING
+        from stepscope.diagnose.settings import Settings
 
+        if methods:
+            from stepscope.diagnose.registry import chosen
+
+            chosen(methods)  # a wrong name is reported before minutes of reading
+        known = NOTHING
+        if expected is not None:
+            from stepscope.cli.baseline import read_expected
+
+            known = read_expected(expected)
         watch = Watch(source, topology=topology)
         with progress(f"diagnosing {source}"):
             return watch.look_once(Settings(methods=methods, explain=explain, expected=known))

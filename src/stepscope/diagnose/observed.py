@@ -163,7 +163,7 @@ class Observed:
         pad = max(SHARE * self.line.typical_ns, SLICE_NS)
         levels = stats.row_medians(np.log(own[:, self.line.warm_up :] + pad))
         alarms = TWO_SPEEDS / (len(self.own.phases) + 1)
-        return slow_side(levels, self.groups(phase), self.host_rows(), alarms)
+        return slow_side(levels, self.groups(phase), self.host_rows, alarms)
 
     def peers_of(self, row: int, phase: str | None) -> Ints:
         """Rows of the ranks that do the same work as the given one, without that rank itself.
@@ -189,6 +189,7 @@ class Observed:
         above: Floats = own[row] - self.peer_median(own, phase, row)
         return above
 
+    @cached_property
     def host_rows(self) -> list[Ints]:
         """The rows of the ranks of each host of which any rank is on the grid."""
         hosts = [self.line.rows(np.array(host.ranks, np.int64)) for host in self.window.job.hosts]

@@ -84,7 +84,7 @@ def _in_place(values: NDArray[Any], orders: list[tuple[slice, Rows]]) -> NDArray
     """Sorts in place; copies first if the memory is Arrow's, which is read-only."""
     values = values if values.flags.writeable else values.copy()
     for part, order in orders:
-        values[part] = values[part][order]
+        values[part] = values[part].take(order)
     return values
 
 

@@ -59,16 +59,20 @@ class Strings:
 
     def equals(self, *wanted: str) -> Mask:
         """Which rows hold one of the given strings."""
-        names = frozenset(wanted)
-        codes = [code for code, value in enumerate(self.values) if value in names]
+        hits = self.among(*wanted)
+        codes = np.flatnonzero(hits).tolist()
         if len(codes) > FEW:
-            # the last one is for null, whose code is -1
-            hits = np.array([*(value in names for value in self.values), False])
             return np.asarray(hits.take(self.codes))
         rows = np.zeros(len(self.codes), np.bool_)
         for code in codes:
             rows |= self.codes == code
         return rows
+
+    def among(self, *wanted: str) -> Mask:
+        """Which codes stand for one of the given strings; the last one is for null, whose code
+        is -1."""
+        names = frozenset(wanted)
+        return np.array([*(value in names for value in self.values), False])
 
     def named(self, rows: Mask) -> frozenset[str]:
         """The strings of the given rows."""

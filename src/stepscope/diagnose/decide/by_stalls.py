@@ -28,7 +28,7 @@ def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowd
     longest = _longest(known)
     if longest is None:
         return []
-    hosts = [rows for rows in job.host_rows() if rows.size > 1]
+    hosts = [rows for rows in job.host_rows if rows.size > 1]
     found = [_finding(job, known, one) for one in stalled(longest, hosts)]
     return [one for one in found if set(named).isdisjoint(one.ranks)]
 

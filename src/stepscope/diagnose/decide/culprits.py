@@ -141,4 +141,4 @@ def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
 def _is_slow(job: Observed, row: int) -> bool:
     """Whether all ranks of a row's host are in the slow cluster, where ranks have two speeds."""
     slow = job.slow_side(None)
-    return any(bool(slow[rows].all()) for rows in job.host_rows() if row in rows)
+    return any(bool(slow[rows].all()) for rows in job.host_rows if row in rows)

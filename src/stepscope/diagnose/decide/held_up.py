@@ -51,8 +51,8 @@ class _Part:
 
     line: Timeline
     near: Ints
-    apart: frozenset[str]
-    """Groups of the others alone."""
+    meets: Mask
+    """By code of `comm_ops.group`, which groups are not of the others alone."""
     since_ns: Ints
     """The moment in each column; the last one is for steps that are not on the grid."""
 
@@ -62,9 +62,10 @@ class _Part:
         near = linked(within, frozenset(job.line.ranks[rows].tolist()))
         apart = frozenset(group.id for group in job.window.groups if near.isdisjoint(group.ranks))
         never = np.full(len(job.line.steps) + 1, _NEVER)
-        part = cls(job.line, np.array(sorted(near)), apart, never)
+        meets = ~comm.strings("group").among(*apart)
+        part = cls(job.line, np.array(sorted(near)), meets, never)
         for _, some in comm.parts():
-            part._begin_with(some)
+            part._begin_with(some.take(part._meets(some)))
         return part
 
     def operators(self, comm: Table) -> Mask:
@@ -93,13 +94,15 @@ class _Part:
         )  # fmt: skip
 
     def _begin_with(self, comm: Table) -> None:
-        """Sets the moment to when the first operator in which both meet ends at another rank."""
+        """Sets the moment to when the first of these operators, in which both meet, ends at another
+        rank."""
         end = comm.ints("end_ns")
-        others = self._meets(comm) & (end != NULL) & ~self._near(comm)
+        others = (end != NULL) & ~self._near(comm)
         np.minimum.at(self.since_ns, self.line.columns(comm.ints("step"))[others], end[others])
 
     def _meets(self, comm: Table) -> Mask:
-        return ~comm.strings("group").equals(*self.apart)
+        meets: Mask = self.meets.take(comm.strings("group").codes)
+        return meets
 
     def _ends_in(self, table: Table, end_ns: Ints) -> Mask:
         """Which rows end within it."""

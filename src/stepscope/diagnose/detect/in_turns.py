@@ -163,7 +163,7 @@ def _part(job: Observed, turns: Turns) -> Span | None:
 def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
     """Of one host, where its ranks have most of it and far more often than chance explains; None if
     its ranks have most of it, and it may be chance or single ones."""
-    units = job.host_rows()
+    units = job.host_rows
     if len(units) < 2:
         return turns
     lost = [float(turns.lost_ns[np.isin(turns.rows, unit)].sum()) for unit in units]

@@ -98,7 +98,7 @@ def _of_one_rank(job: Observed, columns: Ints) -> Mask:
     row = int(late.sum(axis=1).argmax())
     if late[row].mean() <= MOSTLY:
         return nobody
-    return np.asarray(late[row] & ~habits(job.line.steps[columns], late, job.host_rows())[row])
+    return np.asarray(late[row] & ~habits(job.line.steps[columns], late, job.host_rows)[row])
 
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:

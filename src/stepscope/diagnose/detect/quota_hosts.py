@@ -82,7 +82,7 @@ class QuotaHosts:
 def _most_stopped(job: Observed, metric: str) -> _Stop | None:
     """The host whose ranks are stopped most by a metric, and in which steps."""
     edges = np.arange(job.line.warm_up, len(job.line.steps) + 1, BLOCK)
-    hosts = job.host_rows()
+    hosts = job.host_rows
     if len(hosts) < 2 or edges.size <= 2 * LEAST_BLOCKS:
         return None
     stopped = np.array([job.hardware(metric, int(first), int(stop))

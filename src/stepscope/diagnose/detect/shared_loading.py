@@ -58,10 +58,13 @@ class SharedLoading:
     needs = Needs("phases", "steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        idle = waste.idle_of_devices(job)
-        if DATA_LOAD not in job.own.phases or idle is None:
+        if DATA_LOAD not in job.own.phases:
             return
-        own = np.minimum(job.own.of(DATA_LOAD), idle)
+        loading = job.own.of(DATA_LOAD)
+        idle = waste.idle_of_devices(job) if _is_notable(job, loading) else None
+        if idle is None:
+            return
+        own = np.minimum(loading, idle)
         if _has_workers(job):
             own = np.maximum(own - HANDOVER_NS, 0.0)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
@@ -79,6 +82,12 @@ class SharedLoading:
         elif part is not None:
             typical = waste.loss_of(job, stats.column_median(own[loads]), part)
             yield _found(job, waste.costing(job, part, typical), loads)
+
+
+def _is_notable(job: Observed, loading: Floats) -> bool:
+    """Whether any rank loads for long enough in any step, whatever its device does meanwhile."""
+    longest = np.fmax.reduce(loading, axis=0, initial=np.nan)
+    return bool((longest > min(LOADING, ORDINARY) * job.line.job_period_ns).any())
 
 
 def _has_workers(job: Observed) -> bool:

@@ -61,6 +61,9 @@ def stragglers(
     excess = log_ratios(own, groups, pad)
     floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
     worst = stats.worst_stretch(excess, floor / 2)
+    found = (worst.length >= IN_A_ROW) & (worst.length <= MOST * steps) & (worst.mean >= floor)
+    if not found.any():  # mostly: what follows takes longer
+        return []
     noise = stats.pooled_noise(excess, floor / 2, worst)
     runs = steps * (steps + 1) // 2
     needed = stats.threshold(FALSE_ALARMS, tests * runs, noise.samples)
@@ -70,8 +73,7 @@ def stragglers(
     z = effect / noise.of_mean(worst.length)
     high = (inside & (excess > effect[:, None] / 2)).sum(axis=1)
     more_ns = _more_ns(own, excess, inside, pad)
-    found = (effect >= floor) & (z >= needed)
-    found &= (worst.length >= IN_A_ROW) & (worst.length <= MOST * steps)
+    found &= (effect >= floor) & (z >= needed)
     found &= high >= PERSISTENCE * worst.length
     found &= more_ns >= max(LASTING_NS, LEAST_COST_ONCE * steps * period_ns)
     if not found.any():

@@ -135,18 +135,21 @@ def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]
     for first in range(0, len(moved.places), AT_ONCE):
         here = (moved.place >= first) & (moved.place < first + AT_ONCE)
         if here.any():
-            yield from _by_some_place(moved.only(here))
+            yield from _by_some_place(moved, np.flatnonzero(here))
 
 
-def _by_some_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]:
-    key = moved.place * np.int64(moved.kind.max(initial=0) + 1) + moved.kind
+def _by_some_place(
+    moved: DeviceTransfers, here: Ints
+) -> Iterator[tuple[Place, int, float, int]]:  # fmt: skip
+    place, kind = moved.place[here], moved.kind[here]
+    key = place * np.int64(kind.max(initial=0) + 1) + kind
     order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     first, counts = order[begins], np.diff(begins, append=order.size)
-    fast = _fast(moved.transfer_ns[order], begins, counts)
-    columns = (moved.place[first], moved.kind[first], fast, counts)
-    for place, kind, took, count in zip(*(one.tolist() for one in columns), strict=True):
-        yield moved.places[place], kind, took, count
+    fast = _fast(moved.transfer_ns[here[order]], begins, counts)
+    columns = (place[first], kind[first], fast, counts)
+    for at, of_kind, took, count in zip(*(one.tolist() for one in columns), strict=True):
+        yield moved.places[at], of_kind, took, count
 
 
 def _fast(took: Floats, begins: Ints, counts: Ints) -> Floats:

@@ -64,7 +64,7 @@ def _weighty(job: Observed) -> list[SpikingRank]:
     series = Series(job.total[:, skip:], job.groups(None), line.steps[skip:],
                     line.begins_ns[skip:], line.typical_ns, duties=False)  # fmt: skip
     return [replace(one, columns=tuple(column + skip for column in one.columns))
-            for one in weighty_ranks(series, job.host_rows())]  # fmt: skip
+            for one in weighty_ranks(series, job.host_rows)]  # fmt: skip
 
 
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
@@ -75,7 +75,7 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
     if min(columns.size for columns in kinds) < LEAST_STEPS:
         kinds = [judged]
     tests = len(job.line.ranks) * (len(phases) + 1) * job.cycle.length
-    units = job.host_rows()
+    units = job.host_rows
     parts: list[tuple[str | None, Floats]] = [*job.own.items()]
     if len(phases) > 1:
         parts.append((None, _in_steps(job)))

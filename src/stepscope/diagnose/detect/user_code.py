@@ -126,8 +126,8 @@ def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
 
     The rank with most of it is left out: what one rank does is not the code of all.
     """
-    idle = waste.idle_of_devices(job)
-    if idle is None or not samples.shows_modules:
+    idle = waste.idle_of_devices(job) if samples.shows_modules else None
+    if idle is None:
         return None
     start, row = samples.time_ns[own], samples.row[own]
     end = start + samples.weight[own].astype(np.int64)

@@ -199,7 +199,7 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     column = _columns(job, comm)
     parts = (_sized(part) for rows in _portions(column)
              for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
-    moved = _joined(parts, len(comm))
+    moved = _joined(pairing.places.known, parts)
     return None if moved is None else _long_enough(job, moved)
 
 
@@ -249,11 +249,9 @@ def _portions(column: Small) -> Iterator[Ints]:
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
-    portion = column // at_once
-    if every > 1:
-        portion[column % every != 0] = -1
-    for number in range(-(-steps // at_once)):
-        rows = np.flatnonzero(portion == number)
+    for first in range(0, steps, at_once):
+        rows = np.flatnonzero((column >= first) & (column < first + at_once))
+        rows = rows[column[rows] % every == 0] if every > 1 else rows
         if rows.size:
             yield rows
 
@@ -360,18 +358,12 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     )  # fmt: skip
 
 
-def _joined(parts: Iterator[DeviceTransfers], most: int) -> DeviceTransfers | None:
-    """All of these, at most so many: each part is let go before the next one is made."""
-    columns: list[NDArray[Any]] = []
-    size = 0
-    for part in parts:
-        values = [getattr(part, name) for name in _COLUMNS]
-        # memory that is never written to costs nothing
-        columns = columns or [np.empty(most, one.dtype) for one in values]
-        for column, one in zip(columns, values, strict=True):
-            column[size : size + one.size] = one
-        size += part.place.size
-    return DeviceTransfers(part.places, *(one[:size] for one in columns)) if size else None
+def _joined(places: Sequence[Place], parts: Iterator[DeviceTransfers]) -> DeviceTransfers | None:
+    """All of these; the parts of each column are let go when it is whole."""
+    pieces = [*zip(*([getattr(part, name) for name in _COLUMNS] for part in parts), strict=True)]
+    if not pieces or not any(map(len, pieces[0])):
+        return None
+    return DeviceTransfers(places, *(np.concatenate(pieces.pop(0)) for _ in _COLUMNS))
 
 
 def _shares_kernel(comm: Table) -> Mask:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
@@ -193,7 +194,8 @@ def _against(
     order = np.argsort(theirs, kind="stable")
     own, theirs = own[order], theirs[order]
     difference = (own - (theirs - lines[other].at(theirs))).astype(np.float64)
-    line = line_through(own, difference, collectives.origin_ns, float(np.median(moved)))
+    apart_ns = stats.median(moved.astype(np.float64))
+    line = line_through(own, difference, collectives.origin_ns, apart_ns)
     return _possible(line, both, lines[other])
 
 

@@ -39,9 +39,13 @@ class Line:
     origin_ns: int
 
     def at(self, time_ns: Ints) -> Ints:
-        piece = np.maximum(np.searchsorted(self.starts_ns, time_ns, side="right") - 1, 0)
         moved = self.drift * (time_ns - self.origin_ns).astype(np.float64)
-        return np.rint(self.offsets_ns[piece] + moved).astype(np.int64)
+        moved += self.offsets_ns[0] if self.offsets_ns.size == 1 else self._offsets_at(time_ns)
+        return np.rint(moved, out=moved).astype(np.int64)
+
+    def _offsets_at(self, time_ns: Ints) -> Floats:
+        piece = np.maximum(np.searchsorted(self.starts_ns, time_ns, side="right") - 1, 0)
+        return np.asarray(self.offsets_ns[piece])
 
 
 def reference(origin_ns: int) -> Line:

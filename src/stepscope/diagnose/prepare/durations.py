@@ -199,7 +199,7 @@ def _earliest(window: Window) -> int:
         table = window.table(name)
         if table is not None and table.has(column):
             times = table.ints(column)
-            known += [int(one) for one in np.sort(times[times > 0])[:1]]
+            known += [int(times[times > 0].min())] if (times > 0).any() else []
     return max(known[0], min(known[1:], default=known[0]))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Table, Window
+from stepscope.window import Floats, Ints, Table, Window
 
 CARRIES_WORK = ("tp", "cp", "pp", "ep")
 """Kinds of groups whose messages are activations or tokens."""
@@ -77,7 +77,6 @@ def work_size(window: Window, line: Timeline) -> WorkSize:
     comm, columns = window.table("comm_ops"), len(line.steps)
     kinds: list[Floats] = []
     if comm is not None and comm.has("bytes") and columns > line.warm_up:
-        comm = comm.take(comm.ints("bytes") > 0)
         kinds = [size for kind in CARRIES_WORK
                  if (size := _of_kind(window, line, comm, kind)) is not None]  # fmt: skip
     return WorkSize(_agreed(kinds, columns), line.warm_up)
@@ -88,12 +87,16 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
     groups = {group.id for group in window.job.groups_of_kind(kind)}
     if not groups:
         return None
-    of_kind = comm.take(comm.strings("group").equals(*groups))
-    rows, columns = len(line.ranks), len(line.steps)
-    cell, size = line.cells(of_kind), of_kind.ints("bytes")
-    known = (cell >= 0) & (size != NULL)
-    grid = stats.sums(cell[known], size[known], rows * columns).reshape(rows, columns)
-    whole = stats.column_median(np.where(grid > 0, grid, np.nan))
+    of_kind = comm.strings("group").among(*groups)
+    grid = np.zeros(len(line.ranks) * len(line.steps))
+    for _, part in comm.parts():
+        carries = of_kind.take(part.strings("group").codes) & (part.ints("bytes") > 0)
+        if carries.any():
+            cell = line.cells(part)
+            carries &= cell >= 0
+            grid += stats.sums(cell[carries], part.ints("bytes")[carries], grid.size)
+    of_ranks = np.where(grid > 0, grid, np.nan).reshape(len(line.ranks), len(line.steps))
+    whole = stats.column_median(of_ranks)
     judged = whole[line.warm_up :]
     if not np.isfinite(judged).any():
         return None
