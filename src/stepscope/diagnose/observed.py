@@ -34,7 +34,7 @@ from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
-from stepscope.window import Floats, Ints, Mask, Window
+from stepscope.window import Floats, Ints, Mask, Table, Window
 
 Result = TypeVar("Result")
 
@@ -270,10 +270,19 @@ class Observed:
         if table is None:
             return np.zeros(shape)
         row = self.line.rows(table.ints("rank"))
-        column = self.line.column_at(table.ints("start_ns"))
+        column = self._column_of_pauses(table)
         keep = (row >= 0) & (column >= 0) & table.strings("kind").equals("gc")
         cell, weights = (row * shape[1] + column)[keep], table.ints("duration_ns")[keep]
         return stats.sums(cell, weights, shape[0] * shape[1]).reshape(shape)
+
+    def _column_of_pauses(self, table: Table) -> Ints:
+        """The column of each pause: its step, as the process counted that; else by its time. (The
+        times of steps may be assumed.)"""
+        column = self.line.column_at(table.ints("start_ns"))
+        if not table.has("step"):
+            return column
+        counted = self.line.columns(table.ints("step"))
+        return np.where(counted >= 0, counted, column)
 
     def _counts_collections(self) -> bool:
         """Whether garbage collection was recorded, but made no pause long enough for a row."""

@@ -167,7 +167,7 @@ def stretch(
     first, stop = int(worst.first[0]), int(worst.stop[0])
     if stop - first < WITHIN or worst.mean[0] <= ordinary:
         return None
-    first, stop = _unlike(share, first, stop)
+    first, stop = _unlike(share, *_sharpened(share, first, stop))
     change = _bits_of_change(*_divided(share, first, stop), later=first > 0)
     if change <= 0:  # nothing says that the other steps differ
         first, stop = 0, share.size
@@ -190,6 +190,22 @@ def loss_of(job: Observed, spent: Floats, part: Stretch) -> float:
     return _loss(_shares(job, spent, True, 0.0), part.first - skip, part.stop - skip)
 
 
+def measured(job: Observed, part: Stretch, loss: float) -> float:
+    """A loss in a stretch, by how much longer its steps are than the fast ones beside it.
+
+    It is no more than that; and if it explains most of that it is all of it, because one delay may
+    hide another. As it was where too few steps lie beside the stretch.
+    """
+    period = job.line.job_period_ns
+    outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
+    inside, outside = period[part.first : part.stop], outside[np.isfinite(outside)]
+    if outside.size < WITHIN:
+        return loss
+    level = max(stats.median(inside), 1.0)
+    rise = max(level - float(np.quantile(outside, FAST)), 0.0) / level
+    return rise if loss >= ALIKE * rise else loss
+
+
 def _loss(share: Floats, first: int, stop: int) -> float:
     inside, outside = _divided(share, first, stop)
     usual = float(np.nanmean(outside)) if np.isfinite(outside).any() else 0.0
@@ -209,6 +225,15 @@ def _beside_pauses(job: Observed, period: Floats, blur_ns: float) -> Mask:
     levels = job.cycle.levels(job.line.job_period_ns)[job.line.warm_up :]
     usual = _usual(period) & (levels < LONGER * levels.min(initial=np.inf))
     return _away(~usual, blur_ns / max(job.line.typical_ns, 1.0))
+
+
+def _sharpened(share: Floats, first: int, stop: int) -> Span:
+    """The stretch without steps at its ends that have clearly less: it was found among means of
+    neighbours, which reach half of their number beyond it."""
+    known = np.flatnonzero(share[first:stop] >= ALIKE * float(np.nanmean(share[first:stop])))
+    begin = min(int(known[0]), WITHIN // 2)
+    end = max(int(known[-1]) + 1, stop - first - WITHIN // 2)
+    return (first + begin, first + end) if end - begin >= WITHIN else (first, stop)
 
 
 def _unlike(share: Floats, first: int, stop: int) -> Span:

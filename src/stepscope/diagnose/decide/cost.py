@@ -12,6 +12,7 @@ from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
+from stepscope.diagnose.decide.measured_pauses import lost_to_pauses
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
@@ -38,6 +39,8 @@ simulator."""
 LEAST_EITHER, BEYOND = 8, 5.0
 """Steps while a rank is slow, and while it is not, and standard errors by which the former must be
 longer. Statistics."""
+LEAST_ALONE = 5
+"""Steps in which no larger culprit is slow, of which the rise counts instead. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
 SEVERAL = 2
@@ -85,6 +88,9 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     there. Losses keep their sign until they are summed: noise must cancel and not add up. Transient
     slowdowns need no replay, because there are steps without them.
 
+    What pauses cost is measured where steps with and without them can be compared: phases of
+    devices do not contain them.
+
     Where ranks do not wait for each other, each culprit costs its own part of the steps (`alone`).
     """
     if job.asynchronous:
@@ -98,11 +104,17 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     blind = (alone or not _receives_known(job)) if staged else not _peers_known(job)
     limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
-    healing = _Healing(job, savings(job, culprits))
+    pauses = [lost_to_pauses(job, one) for one in culprits]
+    others = [one for one, known in zip(culprits, pauses, strict=True) if known is None]
+    paused = sum((one for one in pauses if one is not None), np.zeros(len(job.line.steps)))
+    healing = _Healing(job, savings(job, others), paused)
     lost = healing.lost_ns(healing.savings)
-    shares = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
-              else _lost_by(healing, one, culprits, lost, limit)
-              for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
+    shares = [_share_of(job, min(float(known.sum()), np.inf if limit is None else limit),
+                        one.columns) if known is not None
+              else _lost_by_spikes(job, one, others, limit) if one.spikes
+              else _lost_by(healing, one, others, lost, limit)
+              for one, limit, known in zip(culprits, limits, pauses, strict=True)]  # fmt: skip
+    lost = lost + paused
     for one in culprits:
         if one.spikes:
             lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
@@ -126,7 +138,7 @@ def _lost_by(
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
     unseen = is_staged(healing.job.window) and (one.phase == OUTSIDE or not one.phases)
-    least_ns, most_ns = _measured_ns(healing.job, one, culprits)
+    least_ns, most_ns = _measured_ns(healing, one, culprits)
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
@@ -148,27 +160,42 @@ def _waited_ns(job: Observed, one: Suspect) -> float:
     return float(np.clip(more, 0.0, max(one.excess_ns, 0.0)))
 
 
-def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tuple[float, float]:
+def _measured_ns(
+    healing: _Healing, one: Suspect, culprits: Sequence[Suspect]
+) -> tuple[float, float]:
     """Lower and upper bound on how much longer steps were while the rank was slow, per step.
 
     No model may veto it: an edge may be missing from a graph, or overlap. At least the rise of the
     median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
-    longer beyond noise, or by more than twice its excess, which has another reason. At most the
+    longer beyond noise, or by more than twice its excess, which has another reason. Where a culprit
+    with a larger excess is slow as well, only the other steps count, if there are some. At most the
     rise above the fast steps without any culprit; no limit where there are none.
     """
-    period, columns = job.line.job_period_ns, np.arange(len(job.line.steps))
+    job, columns = healing.job, np.arange(len(healing.job.line.steps))
+    period = job.line.job_period_ns - healing.paused
     judged = (columns >= job.line.warm_up) & np.isfinite(period)
     inside = np.isin(columns, columns[one.columns])
     others = np.isin(columns, np.concatenate([columns[other.columns] for other in culprits]))
-    slow, usual = period[judged & inside], period[judged & ~others]
+    slow, usual, alone = (period[part] + healing.paused[part].mean() if part.any() else period[part]
+                          for part in (judged & inside, judged & ~others, judged & inside
+                                       & ~_of_larger(one, culprits, columns)))  # fmt: skip
     if min(slow.size, usual.size) < LEAST_EITHER:
         return 0.0, np.inf
+    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0)
+    part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
+    slow = alone if alone.size >= LEAST_ALONE else slow
     rise = stats.median(slow) - stats.median(usual)
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
     explains = rise > BEYOND * error and one.excess_ns >= HALF * rise
-    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0)
-    return float(min(rise, one.excess_ns)) if explains else 0.0, most
+    return part * float(min(rise, one.excess_ns)) if explains else 0.0, most
+
+
+def _of_larger(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask:
+    """The columns in which a culprit with a larger excess is slow: a step lasts as long as its
+    slowest rank, so what it lasts there shows nothing of the others."""
+    larger = [columns[other.columns] for other in culprits if other.excess_ns > one.excess_ns]
+    return np.isin(columns, np.concatenate([columns[:0], *larger]))
 
 
 def _lost_by_spikes(
@@ -225,6 +252,8 @@ class _Healing:
 
     job: Observed
     savings: Savings
+    paused: Floats
+    """What each step loses to pauses, which are measured."""
 
     def of(self, one: Suspect) -> Savings:
         return {key: saved for key, saved in self.savings.items() if key[0] == one.row}

@@ -2,8 +2,9 @@
 
 What holds up its neighbours comes back as a part of its own excess, in the same steps. Of two with
 about the same excess either may be the echo. A rank is no echo if its excess lies outside of all
-operators: there nobody waits for others. Cost: one union of the operators of a culprit and a few of
-its peers. Cannot see: waiting in operators that were not recorded; then no rank is cleared.
+operators, or in pauses that were recorded: there nobody waits for others. Cost: one
+union of the operators of a culprit and a few of its peers. Cannot see: waiting in operators that
+were not recorded; then no rank is cleared.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
     if job.own.marked or len(found) < 2:
         return list(found)
     return [_echo(one, beside) if (beside := _stronger(one, found, bool(job.own.inferred)))
-            and not _outside_operators(job, one.suspect) else one for one in found]  # fmt: skip
+            and not _is_pause(one) and not _outside_operators(job, one.suspect) else one
+            for one in found]  # fmt: skip
+
+
+def _is_pause(one: Slowdown) -> bool:
+    """Whether only pauses make a rank a suspect: these were measured, and nobody waits in them."""
+    return one.suspect is not None and not one.suspect.phases
 
 
 def _stronger(one: Slowdown, found: Sequence[Slowdown], inferred: bool) -> Slowdown | None:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
+from stepscope.diagnose.finding import (
+    Cause,
+    Decision,
+    Finding,
+    Regression,
+    Slowdown,
+    SlowLink,
+    Waste,
+)
 from stepscope.diagnose.method import Needs
 from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.words.advice import list_ranks
@@ -73,7 +81,10 @@ def weighed(one: Kind) -> Kind:
     says = "its cost is not known"
     if lost is not None:
         says = f"without it steps would take {100 * lost:.1f} % less; {percent(least)} is needed"
-    decision = Decision(ON_CRITICAL_PATH.name, one.costs_enough, lost, least, says)
+    enough = one.costs_enough
+    if isinstance(one, Waste) and lost is not None:
+        enough = lost >= least  # whether it is likely is a decision of its own
+    decision = Decision(ON_CRITICAL_PATH.name, enough, lost, least, says)
     return replace(one, decisions=(*one.decisions, decision))
 
 

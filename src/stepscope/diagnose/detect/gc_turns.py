@@ -17,21 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.in_turns import lengthening
+from stepscope.diagnose.detect import pause_cost
 from stepscope.diagnose.finding import Regression
 from stepscope.diagnose.method import Needs, SoFar
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats
 
-LEAST_STEPS = 5
-"""Pauses in fewer steps are an episode; as many steps without a pause are needed to know the usual
-step time, or else it follows from how steps vary with their pauses. Our simulator."""
 LEAST_SHARE = 0.02
 """Share of the step time since the first pause that must be lost; rare full collections of healthy
 ranks stay below it. Our simulator."""
-BEYOND = 3.0
-"""Standard deviations by which steps with a pause must be longer, in the median. Our simulator."""
 OF_OTHERS = 0.5
 """Part of the loss that must remain without the rank that pauses most: what one rank does is not
 the fault of all. Our simulator."""
@@ -80,26 +74,11 @@ def _turns(job: Observed, pauses: Floats) -> _Turns | None:
     """The cost of the pauses of some ranks; None if they are too few or cost too little."""
     period = job.line.job_period_ns[job.line.warm_up :]
     longest = pauses.max(axis=0, initial=0.0)
-    paused = (longest > 0) & np.isfinite(period)
-    without = period[(longest == 0) & np.isfinite(period)]
-    if paused.sum() < LEAST_STEPS:
+    paused = np.flatnonzero((longest > 0) & np.isfinite(period))
+    lost = pause_cost.lost_ns(period, longest)[paused]
+    if not paused.size or lost.sum() < LEAST_SHARE * float(np.nansum(period[paused[0] :])):
         return None
-    if without.size < LEAST_STEPS:
-        lost = longest[paused] * lengthening(np.nan_to_num(period), longest)
-    else:
-        lost = _beyond(without, period[paused], longest[paused])
-    since = float(np.nansum(period[int(np.flatnonzero(paused)[0]) :]))
-    if lost.sum() < LEAST_SHARE * since:
-        return None
-    return _Turns(tuple(np.flatnonzero(paused) + job.line.warm_up), lost)
-
-
-def _beyond(without: Floats, paused: Floats, longest: Floats) -> Floats:
-    """What steps with pauses take longer than those without, if noise does not explain it."""
-    longer = paused - stats.median(without)
-    noise = max(stats.sigma(without), stats.NOISE_FLOOR * stats.median(without))
-    beyond = stats.median(longer) >= BEYOND * noise
-    return np.minimum(longer, longest) if beyond else np.zeros_like(longer)
+    return _Turns(tuple(paused + job.line.warm_up), lost) if lost.any() else None
 
 
 def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:

@@ -7,7 +7,9 @@ of any rank (`account.waste`) shows it. What the median rank spends is its cost,
 for the half that spends more. A few percent of it are ordinary. Loaders that fetch ahead need not
 be late together: a rank whose batch is there waits for the one whose batch is not, and its loader
 catches up meanwhile. So if the rank that loads longest changes from step to step, all lose what
-that one spends.
+that one spends. Where host and device are timed apart, only what no device phase covers counts
+(`account.exposed_loading`); of the stages of a pipeline, the one that loads longest; and no more
+than steps became longer by, if it began or ended.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
 for; jobs on GPUs whose kernels were not recorded, where the device may work meanwhile.
 """
@@ -21,12 +23,14 @@ import numpy as np
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds, unusual_bits
+from stepscope.diagnose.account.exposed_loading import exposed_loading
 from stepscope.diagnose.detect.one_source import begin_of, queue_of
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
@@ -65,9 +69,11 @@ class SharedLoading:
         if idle is None:
             return
         own = np.minimum(loading, idle)
+        exposed = exposed_loading(job)
+        own = own if exposed is None else np.minimum(own, exposed)
         if _has_workers(job):
             own = np.maximum(own - HANDOVER_NS, 0.0)
-        loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
+        loads = _of_slowest_stage(job, own)
         part = waste.stretch(job, waste.by_all(own[loads]), LOADING)
         longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
@@ -76,12 +82,26 @@ class SharedLoading:
             and _is_more(turns, part)
             and (_is_usual(job, longest, turns) and _in_turns(own[loads], turns))
         ):
-            yield _found_in_turns(job, turns, int(loads.sum()))
+            yield _found_in_turns(job, _as_measured(job, turns, turns.loss), int(loads.sum()))
         elif turns is not None and (queue := queue_of(job, own, turns)).size:
-            yield _found_in_queue(job, own, turns, queue)
+            yield _found_in_queue(job, own, _as_measured(job, turns, turns.loss), queue)
         elif part is not None:
             typical = waste.loss_of(job, stats.column_median(own[loads]), part)
-            yield _found(job, waste.costing(job, part, typical), loads)
+            yield _found(job, _as_measured(job, part, typical), loads)
+
+
+def _as_measured(job: Observed, part: waste.Stretch, loss: float) -> waste.Stretch:
+    return waste.costing(job, part, waste.measured(job, part, loss))
+
+
+def _of_slowest_stage(job: Observed, own: Floats) -> Mask:
+    """The ranks that load data; of several stages that do, those of the stage in which all ranks
+    spend most: the first loads samples, and the last no more than their labels."""
+    loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
+    at = stages(job.window)
+    stage = np.array([at.get(int(rank), 0) for rank in job.line.ranks])
+    of_stage = [loads & (stage == one) for one in np.unique(stage[loads])]
+    return max(of_stage, key=lambda rows: stats.median(waste.by_all(own[rows])), default=loads)
 
 
 def _is_notable(job: Observed, loading: Floats) -> bool:

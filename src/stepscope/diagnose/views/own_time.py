@@ -35,6 +35,7 @@ from stepscope.diagnose.views.hidden_waits import (
 )
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.kernel_phases import kernel_phases
+from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.roles import together_by_design
@@ -132,6 +133,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     if not _is_marked(window, rows):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
+    unnamed = unnamed or late_begins(window, rows)
     excesses: list[str] = []
     if skipped and not is_staged(window) and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
