@@ -57,6 +57,6 @@ def test_the_part_that_a_culprit_holds_up_loses_what_the_whole_graph_loses(
     assert graph is not None and small is not None
     columns = graph.lanes.columns
     assert small.lanes.columns.size == 8 and columns.size > 24
-    healing = cost._Healing(part, savings(part, culprits))
+    healing = cost._Healing(part, savings(part, culprits), np.zeros(len(part.line.steps)))
     lost = healing.lost_ns(healing.savings)
     assert np.allclose(lost[columns], every.lost_ns[columns], rtol=0.01, atol=1e6)

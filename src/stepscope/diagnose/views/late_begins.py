@@ -46,6 +46,8 @@ def late_begins(window: Window, rows: PhaseRows) -> Named:
         if own.size > PEERS:
             others[own] = np.maximum(_latest_peer(late[own]),
                                      _latest_before(late, usual, own))  # fmt: skip
+    if not np.isfinite(others).any():
+        return []
     alone = np.where(others < HALF * late, late, 0.0)
     return [(OUTSIDE, np.where(np.isfinite(lead), alone, np.nan))]
 
@@ -69,7 +71,7 @@ def _latest_peer(late: Floats) -> Floats:
     """How late the latest of the other ranks begins, for each rank of a stage and each step."""
     late = np.nan_to_num(late)
     second, latest = np.partition(late, len(late) - 2, axis=0)[-2:]
-    return np.where(late < latest, latest, second)
+    return np.asarray(np.where(late < latest, latest, second))
 
 
 def _latest_before(late: Floats, usual: Floats, own: Ints) -> Floats:
