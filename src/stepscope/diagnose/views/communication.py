@@ -27,6 +27,12 @@ a layer's."""
 _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 """Group kinds that begin the name of a phase of communication (`dp-sync`)."""
 
+_GRADIENTS = frozenset(("grad", "grads", "gradient", "gradients"))
+_PARTS = frozenset(("embedding", "embedder", "embed", "layernorm", "norm", "expert", "experts"))
+"""Of the model: their gradients are summed over other groups than the replicas of all others."""
+_REDUCES = frozenset(("reduce", "allreduce", "reducescatter", "sync", "synchronize"))
+_BACKWARD = frozenset(("backward", "bwd"))
+
 
 def communicates(phase: str) -> bool:
     """Whether a phase is communication: `<group kind>-<operator>`, or a word for it in its name.
@@ -69,6 +75,20 @@ def group_kind(phase: str) -> str | None:
     """
     first = next(iter(_words(phase)), None)
     return first if first in _KINDS else None
+
+
+def exchanges_gradients(phase: str) -> bool:
+    """Whether replicas exchange gradients in a phase whose name says no kind of group.
+
+    >>> exchanges_gradients("sync_grads"), exchanges_gradients("bwd_allreduce_microstep")
+    (True, True)
+    >>> exchanges_gradients("embedding-grads-all-reduce"), exchanges_gradients("tp-allreduce")
+    (False, False)
+    """
+    words = set(_words(phase))
+    of_pass = not (words.isdisjoint(_GRADIENTS) and words.isdisjoint(_BACKWARD))
+    whole = words.isdisjoint(_PARTS | _KINDS)
+    return of_pass and whole and not words.isdisjoint(_REDUCES)
 
 
 def loads(phase: str | None) -> bool:
