@@ -28,7 +28,8 @@ def a_job(transfer_ms: float = 10, late_ms: float = 0, recorded: Collection[int]
         late_ms: what rank 6 takes longer in each layer since then.
         recorded: all by default.
     """
-    random, clock, rows = np.random.default_rng(1), np.zeros(RANKS), []
+    random, clock = np.random.default_rng(1), np.zeros(RANKS)
+    rows: list[tuple[object, ...]] = []
     begins: list[Floats] = []
     for step in range(STEPS):
         begins.append(clock.copy())
@@ -44,7 +45,8 @@ def a_job(transfer_ms: float = 10, late_ms: float = 0, recorded: Collection[int]
     kept = set(recorded or range(RANKS))
     steps = [(rank, step, _ns(at), int((until - at) * MS))
              for step, (begin, end) in enumerate(zip(begins, [*begins[1:], clock], strict=True))
-             for rank, (at, until) in enumerate(zip(begin, end, strict=True)) if rank in kept]  # fmt: skip
+             for rank, (at, until) in enumerate(zip(begin, end, strict=True))
+             if rank in kept]  # fmt: skip
     job = Job("experts", RANKS, tuple(Host(f"h{at}", EXPERTS[at]) for at in range(2)), groups=(
         *(ProcessGroup(f"ep-{at}", "ep", EXPERTS[at]) for at in range(2)),
         *(ProcessGroup(f"edp-{at}", "edp", (at, at + 4)) for at in range(4)),
