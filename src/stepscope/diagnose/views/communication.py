@@ -45,7 +45,8 @@ _PARTS = frozenset(("embedding", "embedder", "embed", "layernorm", "norm", "expe
 """Of the model: their gradients are summed over other groups than the replicas of all others."""
 _SUMS = frozenset((
     "reduction", "reduccion", "reducao", "riduzione", "moyenne", "synchronisation",
-    "sincronizacion", "sincronizacao", "sincronizzazione", "mitteln", "mittelung", "synchronisieren", "reduzieren",
+    "sincronizacion", "sincronizacao", "sincronizzazione", "mitteln", "mittelung",
+    "synchronisieren", "reduzieren",
 ))  # fmt: skip
 """Of gradients, in French, Spanish, Portuguese, Italian and German, without accents."""
 _GRADIENT, _TOGETHER = (
