@@ -7,6 +7,7 @@ import pytest
 
 from stepscope.diagnose.prepare.durations import laid_out
 from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host, Job
 from stepscope.window import NULL, Strings, Table, Window
 
 from .jobs import MS, Fault, a_job, a_table
@@ -95,3 +96,41 @@ def test_steps_without_times_begin_with_their_first_operator_and_keep_their_dura
     window, _ = laid_out(Window(a_job(2, 2).job, {"steps": steps, "comm_ops": comm}))
     begins = window.tables["steps"].ints("start_ns")[::2] / MS
     assert begins.tolist() == [5000, 5011, 9000]
+
+
+def a_job_with_partners(late_ms: float, gap_ms: float = 0) -> Window:
+    """Ranks 0 to 3 are context parallel, which nobody listed: they wait for rank 3 in no phase.
+
+    Args:
+        late_ms: what rank 3 takes longer to load.
+        gap_ms: what rank 0 takes longer in no phase, whoever loads for how long.
+    """
+    random, steps, phases = np.random.default_rng(2), [], []
+    names = "chargement", "passe avant", "passe arrière"
+    for step in range(60):
+        spent = np.abs(random.normal([40, 100, 200], [2, 2, 3], (16, 3)))
+        spent[3, 0] += late_ms
+        gap = np.zeros(16) + 5
+        gap[:4] += spent[3, 0].max() - spent[:4, 0] if late_ms else 0
+        gap[0] += gap_ms
+        ready = spent.sum(axis=1) + gap
+        for rank in range(16):
+            took = [*zip(names, spent[rank], strict=True),
+                    ("réduction des gradients", ready.max() + 50 - ready[rank])]  # fmt: skip
+            phases += [(rank, step, name, int(ms * MS)) for name, ms in took]
+            steps.append((rank, step, int((ready.max() + 50) * MS)))
+    return Window(Job("partners", 16, (Host("h", tuple(range(16))),)), {
+        "steps": a_table("rank step duration_ns", steps),
+        "phases": a_table("rank step phase duration_ns", phases),
+    })  # fmt: skip
+
+
+def test_partners_that_wait_in_no_phase_are_no_culprits_beside_the_rank_they_wait_for() -> None:
+    (one,) = diagnose(a_job_with_partners(late_ms=80)).verdicts
+    assert (one.ranks, one.cause, one.phase) == ((3,), "data_loading", "chargement")
+    assert "loads data" in one.summary
+
+
+def test_a_rank_that_takes_longer_in_no_phase_than_any_other_in_its_phases_is_one() -> None:
+    (one,) = diagnose(a_job_with_partners(late_ms=0, gap_ms=80)).verdicts
+    assert one.ranks == (0,)

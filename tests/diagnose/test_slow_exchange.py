@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.diagnose.finding import Verdict
@@ -10,7 +12,7 @@ from stepscope.evaluate.columns import only_tables, without_columns
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.run import simulate
 from stepscope.simulate.scenario import Parallelism, Scenario
-from stepscope.window import Window
+from stepscope.window import Strings, Table, Window
 
 DATA = Parallelism(microbatches=1)
 NETWORK, GPU = "fabric_slow:from=20,factor=20", "gpu_slow:rank=5,factor=1.25"
@@ -71,3 +73,26 @@ def test_a_slow_rank_does_not_hide_it_and_takes_no_blame_for_it() -> None:
 def test_a_slow_rank_alone_is_no_slow_network() -> None:
     assert named(logged(simulated("gpu_slow:rank=5,factor=1.25,from=20"))) == [("compute", (5,))]
     assert named(logged(simulated())) == []
+
+
+def as_deepspeed_names_it(job: Window) -> Window:
+    """Gradients are summed in `bwd_allreduce_microstep`, and no other phase moves data."""
+    phases = job.tables["phases"]
+    names = phases.strings("phase")
+    others = [name for name in names.values if name.startswith(("dp-all", "world"))]
+    values = tuple("bwd_allreduce_microstep" if name == "dp-reduce-scatter" else name
+                   for name in names.values)  # fmt: skip
+    columns = {name: phases.columns[name] for name in phases.columns}
+    table = Table({**columns, "phase": Strings(names.codes, values)})
+    return replace(job, tables={**job.tables, "phases": table.take(~names.equals(*others))})
+
+
+def test_gradients_are_exchanged_by_replicas_also_where_the_name_says_no_kind() -> None:
+    """Those of the other replicas stay as fast as before."""
+    layout = Parallelism(tp=4, microbatches=1)
+    job = logged(simulated("nic_slow:rank=2,from=20,factor=20", parallelism=layout))
+    (network,) = verdicts(as_deepspeed_names_it(job))
+    assert (network.cause, network.ranks, network.group) == ("network", (), "dp-2")
+    assert network.steps is not None and abs(network.steps[0] - 20) <= 1
+    before, after = 1.0, network.lost_fraction or 0
+    assert before > after > 0.8  # forward passes of the next step, which others spend waiting, too

@@ -20,6 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.by_past import slow_since
 from stepscope.diagnose.decide.by_stalls import stalls
 from stepscope.diagnose.decide.rules import suspected
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
@@ -70,9 +71,12 @@ class SlowGroupKernels:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         known = None if _ends_known(job) else job.kernels
-        if known is not None:
-            for one in _slow_groups(job, known, so_far.blamed):
-                yield _group_finding(job, known, one)
+        if known is None:
+            return
+        slow = _slow_groups(job, known, so_far.blamed)
+        yield from (_group_finding(job, known, one) for one in slow)
+        if not slow:
+            yield from slow_since(job, self.name, so_far.blamed)
 
 
 class KernelStalls:

@@ -5,7 +5,11 @@ Paper: none. The papers compare durations of operators.
 Ours: where no operators were recorded, phases whose names say that they move data show the same.
 All members of a group leave together, so the member that arrived last spends the least time in the
 phase, and that is the time of the transfer. If it grows, and what ranks do themselves does not, the
-network got slower. Within a step, phases of one kind of group add up.
+network got slower. Within a step, phases of one kind of group add up. A name that says that
+gradients are reduced, but no kind, means the replicas (DDP, FSDP and DeepSpeed do that, and each
+stage has replicas of its own). If the steps got longer at the same step, and mostly by the
+exchange, it costs whatever they got longer by and no rank worked longer: the same adapter moves
+what no phase shows, such as sends between stages.
 Cost: sums of phases at hand. Cannot see: what was slow from the first step on in all groups, in
 phases under other names, and sends between stages, whose ranks do not leave together.
 """
@@ -24,7 +28,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.diagnose.views.communication import communicates, loads
+from stepscope.diagnose.views.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.window import Floats
@@ -36,6 +40,8 @@ UNCHANGED = 0.25
 """Other phases may grow by at most this part of the relative rise. As in `regression.rise`."""
 NOTABLE = 0.05
 """Shorter phases, as parts of a step, show nothing about the machine. Our choice."""
+MOSTLY = 0.5
+"""Of what the steps got longer by: an exchange that took less explains nothing else. Our choice."""
 SHARED = 0.5
 """Groups that rise by half of the largest rise share it. As in `regression.rise`."""
 RATIO, RATIO_OF_TWO = 1.5, 2.0
@@ -109,6 +115,8 @@ def _exchanges(job: Observed) -> list[_Exchange]:
 
 
 def _kind(name: str) -> str:
+    if exchanges_gradients(name):
+        return "dp"
     return re.split("[-_/]", name.lower(), maxsplit=1)[0]
 
 
@@ -157,7 +165,7 @@ def _findings(
     total = _longest(exchanges)
     assert total is not None
     ratio, period = change.ratio(job, total), stats.median(change.columns(job)[1])
-    lost = min(change.rise(job, total), change.rise(job, job.line.job_period_ns))
+    lost = _lost_ns(job, change, change.rise(job, total))
     if lost < LEAST_COST * period or _everything_rises(job, change, ratio):
         return
     rises = {one.group: change.rise(job, one.took_ns) for one in exchanges}
@@ -165,6 +173,16 @@ def _findings(
     members = {one.id: len(one.ranks) for one in job.window.groups}
     alone = len(slow) == 1 and members.get(slow[0], len(job.line.ranks)) < len(job.line.ranks)
     yield _finding(job, change, slow[0] if alone else None, ratio, lost, rises)
+
+
+def _lost_ns(job: Observed, change: _Change, exchange_ns: float) -> float:
+    """What a slower exchange costs per step: no more than the steps got longer by; all that no rank
+    worked longer by, if most of it is the exchange."""
+    period_ns = change.rise(job, job.line.job_period_ns)
+    if exchange_ns < MOSTLY * period_ns or not job.own.phases:
+        return min(exchange_ns, period_ns)
+    work_ns = max(change.rise(job, stats.column_median(job.total)), 0.0)
+    return min(period_ns, max(exchange_ns, period_ns - work_ns))
 
 
 def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterator[SlowLink]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -101,7 +102,15 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
 
 
 def long_steps(series: Floats) -> Ints:
-    """Columns with a step time beyond median + 6 MAD."""
+    """Columns with a step time beyond median + 6 MAD, on either side of a lasting rise: steps that
+    are as long as most since then are not long by themselves."""
+    change = regression(series)
+    parts = (0, series.size) if change is None else (0, change.split, series.size)
+    return np.concatenate([_beyond(series[begin:stop]) + begin
+                           for begin, stop in pairwise(parts)])  # fmt: skip
+
+
+def _beyond(series: Floats) -> Ints:
     baseline = stats.median(series)
     spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
     limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)

@@ -20,6 +20,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_copying
+from stepscope.window import Floats
 
 METRIC = "pcie_link_gb_per_s"
 KERNELS = ("kernels", "kernel_summaries")
@@ -33,7 +34,7 @@ class SlowPcieLink:
     needs = Needs(f"hardware:{METRIC}", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        link = job.hardware(METRIC, suspect.first, suspect.stop)
+        link = _speed_of_links(job, suspect)
         own, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
         if not (np.isfinite(own) and own < LOST * usual):
             return None
@@ -43,6 +44,14 @@ class SlowPcieLink:
         cause: Cause | None = None if known else "memory_copy"
         context = processor_evidence(job, suspect)
         return Explained(cause, "inferred", evidence, context=context, always=True)
+
+
+def _speed_of_links(job: Observed, suspect: Suspect) -> Floats:
+    """Each rank's link while the suspect was slow; of those not sampled then, at other times: what
+    a link was trained at stays, and some collectors read it every few minutes."""
+    meanwhile = job.hardware(METRIC, suspect.first, suspect.stop)
+    ever = job.hardware(METRIC, 0, len(job.line.steps))
+    return np.where(np.isfinite(meanwhile), meanwhile, ever)
 
 
 def _records_copies(job: Observed) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _WORDS = frozenset((
@@ -24,8 +25,37 @@ _FETCHES = frozenset((
 ))  # fmt: skip
 """Words that say that a phase loads data: one of the first, or of both others. `input` alone may be
 a layer's."""
+_LOADING = frozenset((
+    "chargement", "charger", "laden", "lader", "datenlader", "datenladen", "einlesen", "carga",
+    "cargar", "cargador", "caricamento", "caricare", "carregamento", "carregar", "inlezen",
+    "загрузка", "загрузки", "чтение",
+))  # fmt: skip
+_DATA = ("数据", "資料", "データ", "데이터", "batch")
+_READ = ("读", "加载", "載", "取", "读取", "入", "ロード", "로드", "로딩", "읽기")
+"""Words for loading in French, German, Spanish, Italian, Portuguese, Dutch and Russian; where words
+are not set apart, data and what is done with it. Only data is loaded in every step."""
+_PARALLEL = frozenset(("parallel", "parallele", "paralelo", "parallelo"))
 _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 """Group kinds that begin the name of a phase of communication (`dp-sync`)."""
+
+_GRADIENTS = frozenset((
+    "grad", "grads", "gradient", "gradients", "gradienten", "gradientes", "gradienti",
+))  # fmt: skip
+_PARTS = frozenset(("embedding", "embedder", "embed", "layernorm", "norm", "expert", "experts"))
+"""Of the model: their gradients are summed over other groups than the replicas of all others."""
+_SUMS = frozenset((
+    "reduction", "reduccion", "reducao", "riduzione", "moyenne", "synchronisation",
+    "sincronizacion", "sincronizacao", "sincronizzazione", "mitteln", "mittelung",
+    "synchronisieren", "reduzieren",
+))  # fmt: skip
+"""Of gradients, in French, Spanish, Portuguese, Italian and German, without accents."""
+_GRADIENT, _TOGETHER = (
+    ("梯度", "勾配", "градиент"),
+    ("同步", "同期", "归约", "规约", "平均", "усредн", "синхр"),
+)
+"""The same where words are not set apart, or have many endings."""
+_REDUCES = _SUMS | {"reduce", "allreduce", "reducescatter", "sync", "synchronize"}
+_BACKWARD = frozenset(("backward", "bwd"))
 
 
 def communicates(phase: str) -> bool:
@@ -33,13 +63,24 @@ def communicates(phase: str) -> bool:
 
     >>> communicates("ep-alltoall"), communicates("embedding_grads_all_reduce")
     (True, True)
+    >>> communicates("réduction des gradients"), communicates("Gradienten mitteln")
+    (True, True)
     >>> communicates("forward-backward"), communicates("wait_for_batch")
     (False, False)
     """
     words = _words(phase)
     if not _INPUT.isdisjoint(words):
         return transfers(phase) and not loads(phase)
-    return not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
+    named = not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
+    return named or _sums_gradients(phase)
+
+
+def _sums_gradients(phase: str) -> bool:
+    """Whether a phase sums gradients, as other languages than English say it."""
+    words, name = _words(phase), phase.lower()
+    if any(one in name for one in _GRADIENT):
+        return any(one in name for one in _TOGETHER)
+    return not (_GRADIENTS.isdisjoint(words) or _SUMS.isdisjoint(words))
 
 
 def transfers(phase: str) -> bool:
@@ -71,20 +112,47 @@ def group_kind(phase: str) -> str | None:
     return first if first in _KINDS else None
 
 
+def exchanges_gradients(phase: str) -> bool:
+    """Whether replicas exchange gradients in a phase whose name says no kind of group.
+
+    >>> exchanges_gradients("sync_grads"), exchanges_gradients("bwd_allreduce_microstep")
+    (True, True)
+    >>> exchanges_gradients("réduction des gradients"), exchanges_gradients("梯度同步")
+    (True, True)
+    >>> exchanges_gradients("embedding-grads-all-reduce"), exchanges_gradients("tp-allreduce")
+    (False, False)
+    """
+    if _sums_gradients(phase):
+        return True
+    words = set(_words(phase))
+    of_pass = not (words.isdisjoint(_GRADIENTS) and words.isdisjoint(_BACKWARD))
+    whole = words.isdisjoint(_PARTS | _KINDS)
+    return of_pass and whole and not words.isdisjoint(_REDUCES)
+
+
 def loads(phase: str | None) -> bool:
     """Whether a phase loads data, as frameworks call it.
 
     >>> loads("data-load"), loads("iter_time/batch_gen"), loads("dataloader_next")
     (True, True, True)
-    >>> loads("batch_norm"), loads("data_parallel_sync"), loads(None)
-    (False, False, False)
+    >>> loads("Chargement des données"), loads("Daten laden"), loads("数据读取")
+    (True, True, True)
+    >>> loads("batch_norm"), loads("data_parallel_sync"), loads("数据并行同步"), loads(None)
+    (False, False, False, False)
     """
+    name = (phase or "").lower()
+    if any(one in name for one in _DATA) and any(one in name for one in _READ):
+        return True
     words = frozenset(_words(phase or ""))
-    if "parallel" in words:
+    if not words.isdisjoint(_PARALLEL):
         return False
+    if not _LOADING.isdisjoint(name.split()) or not _LOADING.isdisjoint(words):
+        return True
     fetched = not (_SAMPLES.isdisjoint(words) or _FETCHES.isdisjoint(words))
     return fetched or not _SOURCES.isdisjoint(words)
 
 
 def _words(phase: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(phase)]
+    plain = unicodedata.normalize("NFKD", phase)
+    plain = "".join(one for one in plain if not unicodedata.combining(one))
+    return [word.lower() for word in _WORD.findall(plain)]

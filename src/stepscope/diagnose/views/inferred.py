@@ -119,7 +119,30 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
             shared.append(part.phase)
             own = _at_most_usual(own, peers) if part.gap else own
         found.append(replace(part, own=own))
+    found = _untimed_waits(walk, found)
     return Inferred(found, tuple(dict.fromkeys(waited)), tuple(dict.fromkeys(shared)))
+
+
+def _untimed_waits(walk: Walk, parts: Sequence[Part]) -> list[Part]:
+    """The parts; where nobody knows when in a step the time in no phase was, that time less what
+    a rank may have waited in it for one that took longer in its phases of that step.
+
+    Ranks of groups that nobody listed may wait in no phase, and the others in a phase. What is
+    mostly no more than another rank's own excess in the same step is its echo.
+    """
+    if walk.timed:
+        return list(parts)
+    named = [one.own for one in parts if not one.gap and not communicates(one.phase)]
+    taken = sum((_longer(own).clip(0.0) for own in named), walk.late)
+    room = np.maximum(taken.max(axis=0) - taken, 0.0)
+    found = []
+    for one in parts:
+        excess = np.maximum(_longer(one.own), 0.0) if one.gap else np.zeros_like(taken)
+        waits = np.minimum(excess, room)
+        waits = np.where(waits >= APART * excess, waits, 0.0)
+        room = room - waits
+        found.append(replace(one, own=one.own - waits))
+    return found
 
 
 def without_shared_excess(own: Floats, ways: Sequence[Meeting]) -> Floats:

@@ -35,6 +35,7 @@ from stepscope.diagnose.views.hidden_waits import (
 )
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.kernel_phases import kernel_phases
+from stepscope.diagnose.views.late_arrivals import late_within
 from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
@@ -138,6 +139,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     if skipped and not is_staged(window) and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
         certain, common = own_at_least(window, rows, hidden), common_work(window, rows, hidden)
+        certain = _sums(certain, late_within(window, rows, hidden))
         own |= _in_part(certain, common)
         excesses = [name for name in certain if name not in common]
     cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
@@ -247,6 +249,11 @@ def _in_part(certain: dict[str, Floats], common: dict[str, Floats]) -> dict[str,
     """What is known of hidden phases: what all peers do, and what a rank does behind the others."""
     both = {name: common[name] + np.nan_to_num(certain[name]) for name in common.keys() & certain}
     return {**certain, **common, **both}
+
+
+def _sums(some: dict[str, Floats], more: dict[str, Floats]) -> dict[str, Floats]:
+    both = {name: np.nan_to_num(some[name]) + more[name] for name in some.keys() & more}
+    return {**some, **more, **both}
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
