@@ -277,8 +277,8 @@ class Unsteady(Finding):
     """Columns of long steps that no schedule explains."""
     split: int | None = None
     """The column from which steps take longer."""
-    of_work: str = ""
-    """Why that is the job's own doing, where its work grew by as much."""
+    why: str = ""
+    """What is known about it: that the job's own work grew by as much, or which steps are long."""
 
 
 @dataclass(frozen=True)
@@ -407,7 +407,7 @@ class AnomalousWindow:
     kind: WindowKind
     steps: Span
     why: str = ""
-    """What explains it, where that is the job's own work; nobody is to blame for it."""
+    """What is known about it: that the job's own work grew, or which steps are long."""
 
 
 @dataclass(frozen=True)

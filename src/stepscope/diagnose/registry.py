@@ -45,6 +45,7 @@ from stepscope.diagnose.detect.slow_units import SlowUnits
 from stepscope.diagnose.detect.stopped import Stopped
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
+from stepscope.diagnose.detect.two_levels import TwoLevels
 from stepscope.diagnose.detect.unsteady import StepTimes
 from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
@@ -110,6 +111,8 @@ PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
 RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss(), WorldChange())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
+UNEXPLAINED: tuple[Detector, ...] = (TwoLevels(),)
+"""Long steps that are asked about only where nothing else was found."""
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
@@ -122,9 +125,13 @@ DETECTORS: tuple[Detector, ...] = (
     *WASTED,
     *PROFILED,
     *RECURRENT,
+    *UNEXPLAINED,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT)
+BY_STEPS = (
+    *STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT,
+    *UNEXPLAINED,
+)  # fmt: skip
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (

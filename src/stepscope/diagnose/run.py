@@ -82,7 +82,7 @@ from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.overview.periods import with_periods
-from stepscope.diagnose.overview.recorders import not_recorded
+from stepscope.diagnose.overview.recorders import losses, not_recorded
 from stepscope.diagnose.prepare import blocking_calls
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
@@ -155,7 +155,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain, bool(absent)),
-        losses=_losses(window),
+        losses=losses(window),
         cost=own_cost(window),
         ledger=known,
         unaccounted=unaccounted,
@@ -233,6 +233,7 @@ class _Search:
         self._recurrent()
         self._others()
         self._passed()
+        self._unexplained()
         self.blamed = as_suspects(self.recorded, self.blamed)
 
     def _slow_ranks(self) -> Floats:
@@ -359,6 +360,13 @@ class _Search:
         self.let_go += [one for one in self.passed if not named.isdisjoint(one.ranks)]
         self.unsteady += map(as_unsteady, self.passed)
 
+    def _unexplained(self) -> None:
+        """Long steps of a job in which nothing else was found."""
+        if self.blamed or self.unsteady:
+            return
+        for detector in registry.UNEXPLAINED:
+            self.unsteady += self._ask(detector, Unsteady)
+
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""
         for detector in (one for one in self.detectors if one not in registry.DETECTORS):
@@ -475,15 +483,6 @@ def _rank_phases(job: Observed) -> Iterator[RankPhase]:
         known = np.isfinite(medians)
         ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
         yield from map(RankPhase, ranks, repeat(phase), times)
-
-
-def _losses(window: Window) -> dict[str, int]:
-    table = window.table("losses")
-    if table is None:
-        return {}
-    names, rows = table.strings("table"), table.ints("rows")
-    return {name: int(rows[names.equals(name)].sum()) for name in names.values
-            if names.equals(name).any()}  # fmt: skip
 
 
 def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:

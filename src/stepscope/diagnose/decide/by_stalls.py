@@ -16,6 +16,7 @@ from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_times import Recorded
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import time_apart
 from stepscope.window import Floats
 
 METHOD = "stall"
@@ -47,7 +48,7 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
     lost_ns = float(sum(one.waited_ns))
     often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"
     did = f"one execution of {kernels[0]} took that long" if kernels else "its device was idle"
-    detail = f"all others waited {max(one.waited_ns) / 1e9:.1f} s for it{often}; {did}"
+    detail = f"all others waited {time_apart(int(max(one.waited_ns)))} for it{often}; {did}"
     lost_fraction = min(lost_ns / float(known.length_ns.sum()), 1.0)
     # a second stall hits the same rank by chance in one job of as many as there are ranks
     least = LEAST_COST if windows.size > 1 else LEAST_COST_ONCE

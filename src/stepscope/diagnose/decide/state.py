@@ -62,10 +62,10 @@ class Found:
     def windows(self, verdicts: Sequence[Verdict]) -> tuple[AnomalousWindow, ...]:
         """The ranges of steps in which the job was abnormal, in order."""
         steps = self.line.steps
-        windows = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
+        windows = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])), one.why)
                    for one in self.unsteady for a, b in _runs(one.spikes)]  # fmt: skip
         last = int(steps[-1]) if len(steps) else 0
-        windows += [AnomalousWindow("regression", (int(steps[one.split]), last), one.of_work)
+        windows += [AnomalousWindow("regression", (int(steps[one.split]), last), one.why)
                     for one in self.unsteady if one.split is not None]  # fmt: skip
         windows += [AnomalousWindow("hang", one.steps)
                     for one in verdicts if one.stands_still and one.steps]  # fmt: skip

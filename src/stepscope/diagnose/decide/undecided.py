@@ -30,6 +30,9 @@ MOST_UNEXPLAINED = 0.1
 HALF = 0.5
 """Of a step may be waiting that nobody measured. Our choice."""
 
+OF_KERNELS = ", and kernels alone do not show how long a step takes"
+"""Nothing accounts for idle devices then, nor for transfers that are slow on all ranks."""
+
 
 def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
@@ -44,8 +47,9 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         return desync.undecided(job.window)
     if not len(job.line.steps):
         comm = job.window.table("comm_ops")
-        ends = comm is not None and comm.has("end_ns")
-        return "" if ends or job.kernels is not None else "no steps were recorded"
+        if comm is not None and comm.has("end_ns"):
+            return ""
+        return "no steps were recorded" + (OF_KERNELS if job.kernels is not None else "")
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:
         few = f"{judged} steps were" if judged != 1 else "one step was"

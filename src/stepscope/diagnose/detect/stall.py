@@ -11,11 +11,12 @@ windows, and by three times what any other falls short of the usual (as in `slow
 The first and the last rank of a job save and log for the others and are not accused; what the first
 rank of each host does is done by all of them.
 Cost: a sort per window. Cannot see: two ranks that stall in one window, for they wait for each
-other; how often one does; what is shorter than a second.
+other; how often one does; what is shorter than a second, if it does not come back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,8 +51,17 @@ def stalled(longest: Floats, units: Sequence[Ints]) -> list[Stalled]:
         for rows, waited_ns in _of_window(column, units, longest.size):
             found.setdefault(rows, []).append((window, waited_ns))
     on_duty = {(0,), (len(longest) - 1,)}
-    return [Stalled(rows, *zip(*hits, strict=True)) for rows, hits in found.items()
-            if rows not in on_duty]  # fmt: skip
+    ranks, windows = longest.shape
+    stays = {rows: _stays(len(hits), windows, ranks) for rows, hits in found.items()}
+    kept = {rows: [one for one in hits if stays[rows] or one[1] >= STALL_NS]
+            for rows, hits in found.items() if rows not in on_duty}  # fmt: skip
+    return [Stalled(rows, *zip(*hits, strict=True)) for rows, hits in kept.items() if hits]
+
+
+def _stays(often: int, windows: int, ranks: int) -> bool:
+    """Whether chance does not choose the same rank in so many windows: any of all ranks, in any of
+    the windows, each time one of so many."""
+    return math.comb(windows, often) * float(ranks) ** (1 - often) <= FALSE_ALARMS
 
 
 def _of_window(
@@ -69,7 +79,7 @@ def _of_window(
     usual, least, own_ns = float(np.median(others)), float(others.min()), float(longest[rows].max())
     noise = max(stats.sigma(others), stats.NOISE_FLOOR * usual)
     needed = stats.threshold(FALSE_ALARMS, tests, others.size)
-    stands_out = least - own_ns >= STALL_NS and usual - own_ns >= needed * noise
+    stands_out = least > own_ns and usual - own_ns >= needed * noise
     stands_out &= usual - own_ns >= BEYOND * (usual - least)
     return [(tuple(sorted(rows)), usual - own_ns)] if stands_out else []
 

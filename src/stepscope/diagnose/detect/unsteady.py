@@ -45,7 +45,7 @@ class StepTimes:
             split = change.split + line.warm_up
             detail = f"steps take {change.ratio:.2f} times as long from step {line.steps[split]}"
             yield Unsteady(self.name, "unknown", detail, slowdown=change.ratio, split=split,
-                           of_work=_of_work(job, split))  # fmt: skip
+                           why=_of_work(job, split))  # fmt: skip
 
 
 def _of_work(job: Observed, split: int) -> str:

@@ -11,6 +11,10 @@ are at most binomial. The comb itself was chosen by the data: by one pair of its
 slots between them and by its ends; the first two hits are its own and the tail is multiplied by the
 number of such choices (Bonferroni). The density of events is taken within the comb, its own events
 included, so a dense burst of events makes no comb.
+For a comb in steps from the first event to the last, the only one with these ends, chance is
+counted instead of bounded (`_log_share`): of all ways to place the events between its ends, those
+that make a comb at least as unlikely. It has most of the false alarms, because few other events lie
+beside the comb where all long steps have one cause, and all other combs share the rest.
 Distances are looked for in steps (exactly) and in seconds (within about a step), separately: a
 checkpoint comes every so many steps, a timer every so many seconds.
 Cost: O(longest distance x events) in steps; O(events^2) for each of a few distances in seconds.
@@ -40,6 +44,9 @@ REGULAR = 0.8
 """Part of the slots that must have an event, as in `step_time`. Our simulator."""
 FALSE_ALARMS = 1e-3
 """Share of series with events at random places that may show a comb. Statistics."""
+ENDS = 0.8
+"""Part of the false alarms that is left to combs from the first event to the last: a fifth of the
+slots may be empty, and as many events may lie beside a comb. Our choice."""
 MOST_EVENTS = 500
 """With more events than this they are not rare, and the search would take seconds. Our choice."""
 LAGS = 3
@@ -139,7 +146,43 @@ def _every(axis: Axis, events: Ints, distance: int) -> Comb | None:
     own = events[place == often.argmax()]
     inside = axis.steps[own[0] : own[-1] + 1]
     slots = int((inside % distance == often.argmax()).sum())
-    return _judged(Comb("steps", float(distance), own, slots, 0.0), events, 1.0)
+    found = _judged(Comb("steps", float(distance), own, slots, 0.0), events, 1.0)
+    if found is None or (own[0], own[-1]) != (events[0], events[-1]):
+        return found
+    counted = _log_share(inside.size, int(inside[-1] - inside[0]), events.size, found)
+    return replace(found, log_chance=min(counted - math.log(ENDS), found.log_chance))
+
+
+def _log_share(columns: int, apart: int, events: int, comb: Comb) -> float:
+    """Logarithm of the share of placements of events between the ends of a comb, `APART` columns
+    from each other, that make a comb with these ends that is at least as unlikely.
+
+    Args:
+        columns: from its first event to its last.
+        apart: the same in steps.
+    """
+    free, hits = columns - 2 * APART, comb.columns.size
+    found = _log_ways(comb.slots, hits, free, events)
+    fits = [apart // distance + 1 for distance in range(LEAST_DISTANCE, apart + 1)
+            if apart % distance == 0]  # fmt: skip
+    others = {(slots, number) for slots in fits for number in range(LEAST_HITS, events + 1)
+              if REGULAR * slots <= number <= slots}  # fmt: skip
+    others -= {(comb.slots, hits)}
+    logs = [_log_ways(slots, number, free, events) for slots, number in others]
+    rarer = [found, *(log for log in logs if log <= found)]
+    ways = _log_choose(free - (APART - 1) * (events - 3), events - 2)
+    return float(np.logaddexp.reduce(rarer)) - ways
+
+
+def _log_ways(slots: int, hits: int, free: int, events: int) -> float:
+    """Logarithm of the number of placements with these hits, at most."""
+    return _log_choose(slots - 2, hits - 2) + _log_choose(free - (hits - 2), events - hits)
+
+
+def _log_choose(of: int, some: int) -> float:
+    if not 0 <= some <= of:
+        return -math.inf
+    return math.lgamma(of + 1) - math.lgamma(some + 1) - math.lgamma(of - some + 1)
 
 
 def _judged(comb: Comb, events: Ints, wide: float) -> Comb | None:
@@ -157,7 +200,7 @@ def _judged(comb: Comb, events: Ints, wide: float) -> Comb | None:
     choices = math.log(max(events.size * (events.size - 1) / 2, 1)) + 2 * math.log(comb.slots)
     choices += math.log(comb.slots) if comb.unit == "seconds" else 0.0
     tail = log_tail(hits - 2, max(comb.slots, hits) - 2, chance)
-    return replace(comb, log_chance=min(tail + choices, 0.0))
+    return replace(comb, log_chance=min(tail + choices - math.log(1 - ENDS), 0.0))
 
 
 def most_chance(events: int, columns: int) -> float:

@@ -22,6 +22,16 @@ def not_recorded(window: Window) -> Iterator[Skipped]:
     yield from _not_profiled(window)
 
 
+def losses(window: Window) -> dict[str, int]:
+    """The number of rows of each table that are known to be lost."""
+    table = window.table("losses")
+    if table is None:
+        return {}
+    names, rows = table.strings("table"), table.ints("rows")
+    return {name: int(rows[names.equals(name)].sum()) for name in names.values
+            if names.equals(name).any()}  # fmt: skip
+
+
 def _dead_recorders(window: Window) -> Iterator[Skipped]:
     """One note for each processor whose death is recorded in `exits`."""
     table = window.table("exits")

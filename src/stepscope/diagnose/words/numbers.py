@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+LISTED = 6
+"""Runs of steps that a sentence names."""
+
 
 def percent(part: float) -> str:
     """A share of a whole, never below 0 nor above 100: noise may make it so."""
@@ -29,3 +34,18 @@ def ranks_wait(count: int, inside: int, where: str) -> str:
     """
     who = "1 rank waits" if count == 1 else f"{count} ranks wait"
     return f"{who}, {inside} of them in {where}" if 0 < inside < count else f"{who} in {where}"
+
+
+def steps_of(numbers: Sequence[int]) -> str:
+    """Some of many steps, in order.
+
+    >>> steps_of([7, 12, 13, 14, 20])
+    'steps 7, 12-14, 20'
+    >>> steps_of(range(0, 20, 2))
+    'steps 0, 2, 4, 6, 8, 10, … (10 in all)'
+    """
+    begins = [at for at, one in enumerate(numbers) if not at or one != numbers[at - 1] + 1]
+    bounds = zip(begins, [*begins[1:], len(numbers)], strict=True)
+    runs = [(numbers[first], numbers[stop - 1]) for first, stop in bounds]
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:LISTED])
+    return f"steps {text}" + (f", … ({len(numbers)} in all)" if len(runs) > LISTED else "")
