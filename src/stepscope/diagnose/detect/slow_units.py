@@ -44,7 +44,8 @@ from stepscope.window import Floats, Ints
 UNITS = ("tp", "cp", "mp")
 """Groups that work on each layer together, and on the same samples."""
 LEAST_PEERS = 3
-"""Other groups of the stage: of two, either may be the unusual one. Statistics."""
+"""Comparisons of equal groups, all stages together: of two groups alone, either may be the unusual
+one, but pairs of other stages show how far equal groups differ. Statistics."""
 AS_SLOW = 0.5
 """Of the group's excess, as a share: a member with this in what it does alone is the slow one, and
 one with less than half of that is not. Our choice."""
@@ -99,11 +100,12 @@ def _with_collectives(job: Observed, units: Sequence[Ints]) -> Floats | None:
 
 
 def _peers(job: Observed, units: Sequence[Ints]) -> list[Ints]:
-    """The groups of each stage, as numbers of groups; where there are enough."""
+    """The groups of each stage, as numbers of groups; where there are enough of all stages."""
     stage = Model.of(job).stage
     at = np.array([stage[rows[0]] for rows in units], np.int64)
     equal = [np.flatnonzero(at == one) for one in np.unique(at)]
-    return [group for group in equal if group.size > LEAST_PEERS]
+    compared = [group for group in equal if group.size > 1]
+    return compared if sum(group.size - 1 for group in compared) >= LEAST_PEERS else []
 
 
 def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
