@@ -23,6 +23,7 @@ from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
+from stepscope.diagnose.detect.odd_gauges import OddGauges
 from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
@@ -111,6 +112,9 @@ PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss(), WorldChange())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
 
+GAUGES: tuple[Detector, ...] = (OddGauges(),)
+"""Where times say nothing."""
+
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
     *STEP_TIMES,
@@ -122,9 +126,10 @@ DETECTORS: tuple[Detector, ...] = (
     *WASTED,
     *PROFILED,
     *RECURRENT,
+    *GAUGES,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT)
+BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT, *GAUGES)
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (

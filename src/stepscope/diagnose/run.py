@@ -82,7 +82,7 @@ from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.overview.periods import with_periods
-from stepscope.diagnose.overview.recorders import not_recorded
+from stepscope.diagnose.overview.recorders import known_losses, not_recorded
 from stepscope.diagnose.prepare import blocking_calls
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
@@ -155,7 +155,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain, bool(absent)),
-        losses=_losses(window),
+        losses=known_losses(window),
         cost=own_cost(window),
         ledger=known,
         unaccounted=unaccounted,
@@ -231,6 +231,7 @@ class _Search:
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._recurrent()
+        self._by_gauges()
         self._others()
         self._passed()
         self.blamed = as_suspects(self.recorded, self.blamed)
@@ -351,6 +352,15 @@ class _Search:
             turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
             self.blamed = [other for other in self.blamed if other not in turns]
             self.let_go += [rules.victim(other, name) for other in turns]
+
+    def _by_gauges(self) -> None:
+        """What gauges single out, if nobody is accused; it says more than an unknown cause."""
+        if all(one.score < LEAST_SCORE for one in self.blamed):
+            (detector,) = registry.GAUGES
+            found = self._keep(self._ask(detector, Slowdown))
+            less = [one for one in self.blamed if found and one.cause == "unknown"]
+            self.blamed = [one for one in self.blamed if one not in less]
+            self.let_go += map(rules.same_cause, less)
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""
@@ -475,15 +485,6 @@ def _rank_phases(job: Observed) -> Iterator[RankPhase]:
         known = np.isfinite(medians)
         ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
         yield from map(RankPhase, ranks, repeat(phase), times)
-
-
-def _losses(window: Window) -> dict[str, int]:
-    table = window.table("losses")
-    if table is None:
-        return {}
-    names, rows = table.strings("table"), table.ints("rows")
-    return {name: int(rows[names.equals(name)].sum()) for name in names.values
-            if names.equals(name).any()}  # fmt: skip
 
 
 def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:

@@ -72,3 +72,13 @@ def _how(table: Table, row: int) -> str:
     if number != NULL:
         return f"killed ({signal_name(number)})"
     return "vanished" if status == NULL else f"exited with status {status}"
+
+
+def known_losses(window: Window) -> dict[str, int]:
+    """The rows of each table that are known to be lost."""
+    table = window.table("losses")
+    if table is None:
+        return {}
+    names, rows = table.strings("table"), table.ints("rows")
+    return {name: int(rows[names.equals(name)].sum()) for name in names.values
+            if names.equals(name).any()}  # fmt: skip
