@@ -129,7 +129,8 @@ DETECTORS: tuple[Detector, ...] = (
     *GAUGES,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT, *GAUGES)
+BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT,
+            *GAUGES)  # fmt: skip
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (

@@ -360,7 +360,6 @@ class _Search:
             found = self._keep(self._ask(detector, Slowdown))
             less = [one for one in self.blamed if found and one.cause == "unknown"]
             self.blamed = [one for one in self.blamed if one not in less]
-            self.let_go += map(rules.same_cause, less)
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""

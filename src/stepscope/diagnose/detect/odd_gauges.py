@@ -117,8 +117,9 @@ def _longer_phases(job: Observed, rows: Ints) -> str | None:
     longer = {name: ratio for name, ratio in ratios.items() if ratio >= LONGER}
     if not longer:
         return None
-    return ", ".join(f"{name} takes {ratio:.2f} times as long as on the median rank"
-                     for name, ratio in sorted(longer.items(), key=lambda one: -one[1]))  # fmt: skip
+    order = sorted(longer, key=lambda name: -longer[name])
+    return ", ".join(f"{name} takes {longer[name]:.2f} times as long as on the median rank"
+                     for name in order)  # fmt: skip
 
 
 def _lasted(rows: PhaseRows, names: list[str]) -> Floats:

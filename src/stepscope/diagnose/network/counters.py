@@ -180,7 +180,7 @@ def likelihood_factors(
         fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
             if word == fits:
-                factor *= sign.coincidence
-                factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
+                times = factor * sign.coincidence
+                factors *= [times if one.kind == kind and ranks.intersection(one.ranks) else 1.0
                             for one in devices]  # fmt: skip
     return factors
