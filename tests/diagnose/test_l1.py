@@ -157,7 +157,7 @@ def test_any_two_spikes_have_an_interval_but_only_people_choose_round_ones() -> 
     assert scheduled(np.array([1049, 1056, 1063]), steps).all()
 
 
-@pytest.mark.parametrize("steps", [42, 60])
+@pytest.mark.parametrize("steps", [42, 56])
 def test_a_rise_in_the_middle_of_a_few_segments_is_found(steps: int) -> None:
     """Blocks of five steps are too few there to know their own scatter."""
     level = np.where(np.arange(steps) < steps // 2, 1.0, 1.12)

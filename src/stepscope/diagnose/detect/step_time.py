@@ -49,12 +49,12 @@ BRIEF_BLOCK, BRIEF_SEGMENT, BRIEF_ALARMS = 2, 8, 1e-4
 """The same for series of less than two segments, in which memory shows less. Of 24 steps with a
 rise by 1.2 and 3 % noise it finds 97 %; of healthy series with 5 % noise 0.05 % have one if
 neighbours correlate by 0.5, and 0.6 % if by 0.8. Measured on random series."""
-FEW_SEGMENTS = 4
-"""Series of fewer segments are judged both ways: eight to fifteen blocks of five steps tell too
-little of their own scatter. Of 42 steps with a rise by 1.1 in the middle and 3 % noise blocks of
-five find 63 %, and of two 88 %; of 60, 93 and 99 %. Of 1,500 healthy series each of 42, 60 and 79
-steps blocks of two raise 0 to 0.4 % if neighbours correlate by up to 0.5, blocks of five 0 to
-0.3 %; if by 0.8, 0.7 to 1.7 % and 0.1 to 1.1 %. Measured on random series."""
+FEW_SEGMENTS = 3
+"""Series of fewer segments are judged in blocks of two steps, too: eight to eleven blocks of five
+tell too little of their own scatter. Of 42 steps with a rise by 1.1 in the middle and 3 % noise
+blocks of five find 63 %, and of two 88 %; of 60 steps, 93 and 99 %, so that no more is needed
+there. Of 1,500 healthy series of 42 steps 0.1 to 0.4 % have a rise by blocks of two if neighbours
+correlate by up to 0.5, and 1.5 % if by 0.8. Measured on random series."""
 SUDDEN = 6.0
 """Standard deviations of a single step, at least, by which steps become longer at once, and not the
 mean of many: noise that remembers does not do that. Of 600 series of 12, 16, 35 and 100 steps with
@@ -194,7 +194,7 @@ def _significant(series: Floats, least: float, brief: bool) -> StepChange | None
     size, false_alarms = (BRIEF_BLOCK, BRIEF_ALARMS) if brief else (BLOCK, FALSE_ALARMS)
     blocks = stats.block_means(np.log(np.clip(series, level / 100, CLIP * level))[None], size)
     shortest = min(SEGMENT, max(LEAST_SEGMENT, len(series) * SEGMENT_SHARE))
-    shortest = math.ceil((BRIEF_SEGMENT if brief else shortest) / size)
+    shortest = math.ceil((BRIEF_SEGMENT if is_brief(series.size) else shortest) / size)
     count = blocks.shape[1]
     if count < 2 * shortest:
         return None
