@@ -95,7 +95,7 @@ def _are_one(job: Observed, rows: Ints) -> bool:
     """Whether it is one device, or all of the hosts of one switch, or of one host."""
     if rows.size == 1:
         return True
-    hosts = [one for one in job.host_rows() if np.isin(one, rows).any()]
+    hosts = [one for one in job.host_rows if np.isin(one, rows).any()]
     if not all(np.isin(one, rows).all() for one in hosts):
         return False
     names = {one.name for one in job.window.job.hosts
