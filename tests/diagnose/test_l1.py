@@ -155,3 +155,15 @@ def test_any_two_spikes_have_an_interval_but_only_people_choose_round_ones() -> 
     assert not scheduled(np.array([1049, 1056]), steps).any()
     assert scheduled(np.array([1049, 1099]), steps).all()
     assert scheduled(np.array([1049, 1056, 1063]), steps).all()
+
+
+@pytest.mark.parametrize("steps", [42, 56])
+def test_a_rise_in_the_middle_of_a_few_segments_is_found(steps: int) -> None:
+    """Blocks of five steps are too few there to know their own scatter."""
+    level = np.where(np.arange(steps) < steps // 2, 1.0, 1.12)
+    found = [regression(noisy(level, 0.035, seed)) for seed in range(20)]
+    assert sum(one is not None and abs(one.split - steps // 2) <= 1 for one in found) >= 17
+
+
+def test_healthy_series_of_a_few_segments_stay_silent() -> None:
+    assert not any(regression(noisy(np.ones(50), 0.05, seed)) for seed in range(100))

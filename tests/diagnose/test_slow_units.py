@@ -120,3 +120,62 @@ def test_passes_of_whole_steps_count_where_all_groups_wait_for_all() -> None:
 
 def test_and_not_where_some_wait_for_a_slow_one_and_others_do_not() -> None:
     assert of_whole_steps(((0, 1), (2, 3, 4, 5))).verdicts == ()
+
+
+def test_in_pairs_other_stages_show_how_far_equal_groups_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("REPLICAS", 2), ("STAGES", 6), ("RANKS", 24)):
+        monkeypatch.setattr(f"{__name__}.{name}", value)
+    (verdict,) = a_run(0).verdicts
+    assert verdict.ranks == (SLOW,)
+
+
+def test_a_rank_that_is_slow_throughout_needs_no_whole_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 22 steps the first 2 start the job up, and windows of 3 steps hold 18 of the other 20."""
+    monkeypatch.setattr(f"{__name__}.STEPS", 22)
+    (verdict,) = a_run(0).verdicts
+    assert verdict.ranks == (SLOW,)
+
+
+NAMES = ("laden", "vorwärts", "rückwärts", "mitteln", "optimierer")
+
+
+def under_other_names(clock: float) -> Diagnosis:
+    """Pairs of ranks whose phases have names that say nothing; the first pair is slow, and its
+    second rank's device runs at a clock of its own."""
+    random, rows, steps, now = np.random.default_rng(3), [], [], START
+    pairs = [(2 * at, 2 * at + 1) for at in range(REPLICAS)]
+    for step in range(STEPS):
+        took = random.normal(1, 0.004, REPLICAS) + 0.2 * (np.arange(REPLICAS) == 0)
+        for at, pair in enumerate(pairs):
+            parts = (5, 30 * took[at], 60 * took[at], 10 + 90 * (took.max() - took[at]), 4)
+            rows += [(rank, step, name, -1, int(ms * MS))
+                     for rank in pair for name, ms in zip(NAMES, parts, strict=True)]  # fmt: skip
+        whole = int((19 + 90 * took.max()) * MS)
+        steps += [(rank, step, now, whole) for rank in range(2 * REPLICAS)]
+        now += whole
+    groups = (
+        *(ProcessGroup(f"cp-{at}", "cp", pair) for at, pair in enumerate(pairs)),
+        *(ProcessGroup(f"dp-{at}", "dp", tuple(pair[at] for pair in pairs)) for at in (0, 1)),
+    )
+    clocks = [(rank, "", "sm_clock_mhz", time, clock if rank == 1 else 1980.0)
+              for rank in range(2 * REPLICAS) for time in range(START, now, 1000 * MS)]  # fmt: skip
+    tables = {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase microbatch duration_ns", rows),
+        "hardware": a_table("rank host metric ts_ns value", clocks),
+    }
+    return diagnose(Window(Job("names", 2 * REPLICAS, groups=groups), tables))
+
+
+def test_a_clock_says_which_member_of_a_slow_group_it_is() -> None:
+    (verdict,) = under_other_names(1600.0).verdicts
+    assert (verdict.ranks, verdict.is_suspect) == ((1,), False)
+
+
+def test_and_without_it_the_group_is_a_suspect_under_any_names() -> None:
+    (verdict,) = under_other_names(1980.0).verdicts
+    assert (verdict.ranks, verdict.is_suspect) == ((0, 1), True)

@@ -23,6 +23,7 @@ from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
+from stepscope.diagnose.detect.odd_gauges import OddGauges
 from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
@@ -111,8 +112,10 @@ PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
 RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss(), WorldChange())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
+GAUGES: tuple[Detector, ...] = (OddGauges(),)
+"""What is asked where times accuse nobody."""
 UNEXPLAINED: tuple[Detector, ...] = (TwoLevels(),)
-"""Long steps that are asked about only where nothing else was found."""
+"""What is asked where nothing else was found."""
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
@@ -125,12 +128,13 @@ DETECTORS: tuple[Detector, ...] = (
     *WASTED,
     *PROFILED,
     *RECURRENT,
+    *GAUGES,
     *UNEXPLAINED,
 )
 
 BY_STEPS = (
     *STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT,
-    *UNEXPLAINED,
+    *GAUGES, *UNEXPLAINED,
 )  # fmt: skip
 """Detectors that compare steps: they cannot run on a job without steps."""
 

@@ -231,6 +231,7 @@ class _Search:
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._recurrent()
+        self._by_gauges()
         self._others()
         self._passed()
         self._unexplained()
@@ -352,6 +353,14 @@ class _Search:
             turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
             self.blamed = [other for other in self.blamed if other not in turns]
             self.let_go += [rules.victim(other, name) for other in turns]
+
+    def _by_gauges(self) -> None:
+        """What gauges single out, if nobody is accused; it says more than an unknown cause."""
+        if all(one.score < LEAST_SCORE for one in self.blamed):
+            (detector,) = registry.GAUGES
+            found = self._keep(self._ask(detector, Slowdown))
+            less = [one for one in self.blamed if found and one.cause == "unknown"]
+            self.blamed = [one for one in self.blamed if one not in less]
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.detect import straggler, straggler_brief
-from stepscope.diagnose.detect.straggler import LEAST_STEPS
+from stepscope.diagnose.detect.straggler import least_steps
 from stepscope.diagnose.detect.straggler_ranks import is_brief, steps_since_onset
 from stepscope.diagnose.finding import Candidate, Decision
 from stepscope.diagnose.numeric import stats
@@ -95,9 +95,8 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
     steps = steps_since_onset(job, row)
     if steps is not None and not is_brief(job):
         says = "steps since its own time rose last"
-        yield Decision(
-            f"{rules.OWN_TIME.name}/steps", steps >= LEAST_STEPS, steps, LEAST_STEPS, says
-        )
+        least = least_steps(len(job.line.steps) - job.line.warm_up)
+        yield Decision(f"{rules.OWN_TIME.name}/steps", steps >= least, steps, least, says)
 
 
 def _lateness(job: Observed, row: int) -> Iterator[Decision]:

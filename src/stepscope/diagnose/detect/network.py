@@ -29,9 +29,10 @@ from stepscope.diagnose.words.numbers import percent
 SEEN_OFTEN = 0.01
 """The score grows by this with every step in which a device was slow. Our simulator."""
 UNSIZED = "; sizes were not recorded, so more data may be moved there"
-LEAST_NAMED, STANDS_OUT = 0.03, 1.5
-"""Devices less likely than the first value are not named, unless the likeliest one exceeds the next
-by the second value, as counters may set apart one adapter of a large group. Our simulator."""
+LEAST_NAMED, STANDS_OUT = 0.1, 1.5
+"""Devices less likely than the first value are not named, because nine in ten such names are wrong,
+unless the likeliest one exceeds the next by the second value, as counters may set apart one adapter
+of a large group. Our choice, our simulator."""
 
 
 class SlowGroups:

@@ -18,13 +18,14 @@ and where only some replicas wait for each other; all groups of a stage.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.account.absent import together_ns, unrecorded_ranks
 from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.detect.odd_gauges import held_down
 from stepscope.diagnose.detect.slowdown import OWN_TIME
 from stepscope.diagnose.detect.straggler import Straggler
 from stepscope.diagnose.detect.straggler_ranks import is_brief, look_of, onset
@@ -34,8 +35,9 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, SUSPECT_SCORE, score
 from stepscope.diagnose.views.hidden_waits import is_whole
+from stepscope.diagnose.views.inferred import LEAST_LATE, mirrors
 from stepscope.diagnose.views.peers import disjoint
-from stepscope.diagnose.views.phase_rows import phase_rows
+from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.views.unnamed import UNNAMED, is_staged
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.trace import DATA_LOAD
@@ -44,7 +46,8 @@ from stepscope.window import Floats, Ints
 UNITS = ("tp", "cp", "mp")
 """Groups that work on each layer together, and on the same samples."""
 LEAST_PEERS = 3
-"""Other groups of the stage: of two, either may be the unusual one. Statistics."""
+"""Comparisons of equal groups, all stages together: of two groups alone, either may be the unusual
+one, but pairs of other stages show how far equal groups differ. Statistics."""
 AS_SLOW = 0.5
 """Of the group's excess, as a share: a member with this in what it does alone is the slow one, and
 one with less than half of that is not. Our choice."""
@@ -64,7 +67,7 @@ class SlowUnits:
             if own is None:
                 continue
             peers = _peers(job, units)
-            for one in _slow(job, own, peers):
+            for one in _alone_of_pairs(_slow(job, own, peers), peers):
                 if so_far.blamed.isdisjoint(job.line.ranks[units[one.row]].tolist()):
                     yield _finding(job, units, own, peers, one)
 
@@ -74,6 +77,15 @@ def _slow(job: Observed, own: Floats, peers: list[Ints]) -> Iterator[Straggler]:
     skip = job.line.warm_up
     for one in look_of(job)(own[:, skip:], peers, job.line.typical_ns, None, len(own)):
         yield replace(one, first=one.first + skip, stop=one.stop + skip)
+
+
+def _alone_of_pairs(found: Iterator[Straggler], peers: Sequence[Ints]) -> Iterator[Straggler]:
+    """Without groups that have one equal, if several of these are slow: then it is the work of a
+    replica that differs, and not a device."""
+    each = list(found)
+    pairs = {int(at) for group in peers if group.size == 2 for at in group}
+    several = sum(one.row in pairs for one in each) > 1
+    yield from (one for one in each if not (several and one.row in pairs))
 
 
 def _units(job: Observed) -> tuple[list[Ints], list[Ints]]:
@@ -99,11 +111,12 @@ def _with_collectives(job: Observed, units: Sequence[Ints]) -> Floats | None:
 
 
 def _peers(job: Observed, units: Sequence[Ints]) -> list[Ints]:
-    """The groups of each stage, as numbers of groups; where there are enough."""
+    """The groups of each stage, as numbers of groups; where there are enough of all stages."""
     stage = Model.of(job).stage
     at = np.array([stage[rows[0]] for rows in units], np.int64)
     equal = [np.flatnonzero(at == one) for one in np.unique(at)]
-    return [group for group in equal if group.size > LEAST_PEERS]
+    compared = [group for group in equal if group.size > 1]
+    return compared if sum(group.size - 1 for group in compared) >= LEAST_PEERS else []
 
 
 def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
@@ -112,12 +125,34 @@ def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
     rows = phase_rows(job.window, job.line) if job.own.hidden and units else None
     if rows is None:
         return None
+    if not rows.passes and units and _meet_as_one(job, units):
+        return _before_meeting(job, rows, units)
     names = sorted(job.own.hidden_phases & rows.passes)
     whole = rows.names.equals(*names) & is_whole(rows)
     if not names or (whole.any() and not _meet_as_one(job, units)):
         return None
     spent = rows.grids(rows.duration.astype(np.float64), names).sum(axis=0)
     return np.stack([spent[members].min(axis=0) for members in units])
+
+
+def _before_meeting(job: Observed, rows: PhaseRows, units: Sequence[Ints]) -> Floats | None:
+    """The same in phases whose names say nothing: those before the one in which groups give back
+    what they were late by, because there they wait for each other."""
+    late, spent = np.zeros((len(units), len(job.line.steps))), None
+    for name in _in_order(rows, job.own.hidden_phases):
+        lasted = rows.grids(rows.duration.astype(np.float64), [name])[0]
+        least = np.stack([lasted[members].min(axis=0) for members in units])
+        apart = np.nan_to_num(least - stats.column_median(least))
+        if mirrors(apart, late, LEAST_LATE * job.line.typical_ns):
+            break
+        late, spent = late + apart, least if spent is None else spent + least
+    return spent
+
+
+def _in_order(rows: PhaseRows, names: Collection[str]) -> list[str]:
+    """Phases by where in a step they begin."""
+    since = rows.begin - rows.axis.at(rows.rank, rows.line.start_ns[rows.rank, rows.column])
+    return sorted(names, key=lambda name: float(np.median(since[rows.names.equals(name)])))
 
 
 def _meet_as_one(job: Observed, units: Sequence[Ints]) -> bool:
@@ -141,16 +176,14 @@ def _finding(
     first = one.first if is_brief(job) else onset(excess, one, job.line.warm_up)
     part = slice(first, one.stop)
     slowdown = stats.median(own[one.row, part]) / max(stats.median(usual[part]), 1.0)
-    member = _slow_member(job, units[one.row], part, slowdown)
+    member, because = _slow_member(job, units[one.row], part, slowdown)
     ranks = _members(job, units[one.row]) if member is None else (int(job.line.ranks[member]),)
     lost = _lost_fraction(job, units, own, one.row, usual, part)
     detail = (
         f"their passes take {excess[part].mean() / 1e6:.1f} ms per step more than those of equal "
         f"groups (z {one.z:.1f}, noise reaches {one.needed:.1f}); "
     )
-    detail += "which member is slow is not known" if member is None else (
-        "of the group, this rank alone is slow where nobody waits as well")  # fmt: skip
-    detail += _recorded(job, ranks)
+    detail += f"{because}{_recorded(job, ranks)}"
     says = "" if member is not None else (
         f"{name_ranks(ranks)}, which wait for each other in their passes, take {slowdown:.1f}x as "
         f"long as equal groups from step {int(job.line.steps[first])}: one of them is slow"
@@ -181,18 +214,27 @@ def _recorded(job: Observed, ranks: Sequence[int]) -> str:
     return f", and only {name_ranks(known)} of them {'was' if len(known) == 1 else 'were'} recorded"
 
 
-def _slow_member(job: Observed, members: Ints, part: slice, slowdown: float) -> int | None:
-    """The one member that is about as slow as the group in what it does alone."""
+def _slow_member(
+    job: Observed, members: Ints, part: slice, slowdown: float
+) -> tuple[int | None, str]:
+    """The one member whose device is held down, or that is about as slow as the group in what it
+    does alone, and why it is this one."""
+    unknown = None, "which member is slow is not known"
+    held = members[held_down(job, part.start, part.stop)[members]]
+    if held.size == 1 and len(members) > 1:
+        return int(held[0]), "of the group, this rank's device alone is held down by heat or power"
     alone = [at for at, phase in enumerate(job.own.phases) if phase not in (*UNNAMED, DATA_LOAD)]
     if not alone or len(members) < 2:
-        return None
+        return unknown
     own = job.own.own[alone].sum(axis=0)
     slower = [stats.median(own[row, part]) / max(_usual(job, own, row, part), 1.0) - 1
               for row in members]  # fmt: skip
     order = np.argsort(slower)
     second, most = (slower[int(at)] for at in order[-2:])
-    enough = AS_SLOW * (slowdown - 1)
-    return int(members[order[-1]]) if most >= enough > 2 * second else None
+    if not most >= AS_SLOW * (slowdown - 1) > 2 * second:
+        return unknown
+    return int(members[order[-1]]), (
+        "of the group, this rank alone is slow where nobody waits as well")  # fmt: skip
 
 
 def _usual(job: Observed, own: Floats, row: int, part: slice) -> float:

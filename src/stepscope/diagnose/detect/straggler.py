@@ -27,7 +27,8 @@ from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 20
-"""Shortest stretch that counts, however narrow the windows of a short series are. Our simulator."""
+"""Shortest stretch that counts, however narrow the windows of a short series are, or all windows if
+these are fewer steps: a remainder of the division is left out in front. Our simulator."""
 PERSISTENCE = 0.7
 """k of m: this part of the windows of a stretch must show the effect on their own. Our
 simulator."""
@@ -170,8 +171,8 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     gates = [
         Gate("effect", worst.mean, floor * alike, "log-ratio to its peers, over its worst stretch"),
         Gate("noise", z, needed * alike, "standard deviations above its peers"),
-        Gate("stretch", length * width,
-             max(LEAST_WINDOWS * width, LEAST_STEPS) * alike, "steps of the stretch"),
+        Gate("stretch", length * width, least_steps(steps) * alike,
+             "steps of the stretch"),
         Gate("persistence", high.sum(axis=1).astype(np.float64), PERSISTENCE * length,
              "windows of the stretch that are high on their own"),
     ]  # fmt: skip
@@ -183,6 +184,13 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     gates.append(Gate("pair", sure.astype(np.float64), alike,
                       "in a pair: above its own values outside the stretch", False))  # fmt: skip
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
+
+
+def least_steps(steps: int) -> int:
+    """The shortest stretch that counts in a series of so many steps."""
+    width = window_width(steps)
+    in_windows = steps // width * width if steps >= LEAST_STEPS else LEAST_STEPS
+    return max(LEAST_WINDOWS * width, min(LEAST_STEPS, in_windows))
 
 
 def innocents(blocks: Floats, groups: Sequence[Ints], pad_ns: float, found: Mask) -> Floats:

@@ -22,7 +22,7 @@ from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
-from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
+from stepscope.diagnose.detect.straggler import Straggler, least_steps, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -51,7 +51,7 @@ class Stragglers:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if not is_brief(job):
-            found = list(_merged(job, self.name, stragglers, LEAST_STEPS))
+            found = list(_merged(job, self.name, stragglers, _least_steps(job)))
             if job.cycle.length > 1:
                 found = list(_by_kind(job, self.name, found))
             yield from found
@@ -95,6 +95,10 @@ def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slow
             yield slowdown_of(job, method, suspect)
 
 
+def _least_steps(job: Observed) -> int:
+    return least_steps(len(job.line.steps) - job.line.warm_up)
+
+
 def _by_kind(job: Observed, method: str, throughout: Sequence[Slowdown]) -> Iterator[Slowdown]:
     """The same where steps come in a short cycle: one suspect per rank, in the kinds of steps in
     which it is slow; in all of them, as it was found throughout."""
@@ -132,7 +136,7 @@ def _of_kind(job: Observed, columns: Ints) -> list[Straggler]:
     return [replace(one, first=one.first if one.first >= width else 0)
             for phase, own in job.parts()
             for one in stragglers(own[:, columns], job.groups(phase), usual_ns, phase, tests)
-            if one.stop - one.first >= LEAST_STEPS]  # fmt: skip
+            if one.stop - one.first >= least_steps(columns.size)]  # fmt: skip
 
 
 def _for_a_while(job: Observed, method: str, found: Sequence[Slowdown]) -> Iterator[Slowdown]:
@@ -195,7 +199,7 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
     main = max(found, key=lambda one: float(np.nansum(excesses[one.phase][one.first : one.stop])))
     first = main.first
-    if not is_brief(job) and main.stop - first >= LEAST_STEPS:
+    if not is_brief(job) and main.stop - first >= _least_steps(job):
         first = onset(excesses[main.phase], main, job.line.warm_up)
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)

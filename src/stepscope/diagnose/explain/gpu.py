@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.detect.odd_gauges import LOW
 from stepscope.diagnose.explain.cpu import of_host, processor_evidence
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
@@ -25,9 +26,6 @@ from stepscope.diagnose.words.numbers import percent
 JUST_THEN = 2.0
 """Times as often as in all steps: errors that a device counts all the time explain no slow steps.
 Our simulator."""
-LOW = 0.95
-"""Of the peers' clock. Devices under one load differ by two or three steps of 15 in 1980 MHz; five
-percent is the smallest slowdown that is looked for. Our simulator."""
 
 
 def relative_clock(job: Observed, row: int, first: int, stop: int) -> float | None:

@@ -39,6 +39,12 @@ FEW = 0.1
 to one device. Our simulator."""
 
 
+WITHIN, MOST_COINCIDENCE = 3, 50.0
+"""Steps within which a counter begins or ends to rise with the slowness, one sample before or
+after; and the most that such coincidences count for together, because other faults make counters
+rise as well. Our choice."""
+
+
 @dataclass(frozen=True)
 class RaisedCounter:
     """A counter that rises on few ranks while data moves slowly."""
@@ -46,6 +52,8 @@ class RaisedCounter:
     metric: str
     rows: Mask
     """The ranks, as rows of the grid."""
+    coincidence: float = 1.0
+    """How many times likelier than by chance it begins and ends with the slowness."""
 
 
 def raised_counters(job: Observed, steps: Mask) -> list[RaisedCounter]:
@@ -60,7 +68,10 @@ def raised_counters(job: Observed, steps: Mask) -> list[RaisedCounter]:
     names = {_plain(name) for name in table.strings("metric").values}
     found = [(name, _standing_out(job, name, steps)) for name in sorted(names) if _speaks(name)]
     found += [(name, _trained_low(job, name, steps)) for name in LINKS if name in names]
-    return [RaisedCounter(name, rows) for name, rows in found if 0 < rows.sum() <= _few(job)]
+    return [
+        RaisedCounter(name, rows, 1.0 if name in LINKS else _coincidence(job, name, rows, steps))
+        for name, rows in found if 0 < rows.sum() <= _few(job)
+    ]  # fmt: skip
 
 
 def _plain(metric: str) -> str:
@@ -84,6 +95,19 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Mask:
     )
     usual = max(stats.median(during), 0.0)
     return np.asarray(during > TIMES * np.maximum(else_, usual))
+
+
+def _coincidence(job: Observed, metric: str, rows: Mask, slow: Mask) -> float:
+    """How many times likelier than by chance a counter rises from the first slow step on, and until
+    the last: chance puts either anywhere among the judged steps."""
+    row, column, value = _by_rank(job, metric)
+    first, stop = job.line.warm_up, len(slow)
+    ours, theirs = np.flatnonzero(slow), np.unique(column[rows[row] & (value > 0)])
+    inner = [at for at in ((ours[0], theirs[0]), (ours[-1], theirs[-1]))
+             if first + WITHIN <= at[0] < stop - WITHIN] if theirs.size else []  # fmt: skip
+    met = [abs(int(mine) - int(its)) <= WITHIN for mine, its in inner]
+    times = (max(stop - first, 1) / (2 * WITHIN + 1)) ** sum(met)
+    return float(min(max(times, 1.0), MOST_COINCIDENCE))
 
 
 def _trained_low(job: Observed, metric: str, steps: Mask) -> Mask:
@@ -156,6 +180,7 @@ def likelihood_factors(
         fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
             if word == fits:
-                factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
+                times = factor * sign.coincidence
+                factors *= [times if one.kind == kind and ranks.intersection(one.ranks) else 1.0
                             for one in devices]  # fmt: skip
     return factors

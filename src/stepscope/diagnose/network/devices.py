@@ -91,7 +91,8 @@ class Devices:
         return f"{host.name}/nvlink" if host is not None and self._counts_nvlink else None
 
     def nic(self, rank: int) -> str | None:
-        """The NIC that a rank was observed to send through, else its share of its host's NICs."""
+        """The NIC that a rank was observed to send through, else its share of its host's NICs: of
+        GPUs, or where each rank has one of its own, as devices that move data themselves do."""
         host = self._host_of.get(rank)
         if host is None:
             return None
@@ -100,7 +101,7 @@ class Devices:
             return f"{host.name}/{used}"
         if len(host.nics) == 1:
             return f"{host.name}/{host.nics[0]}"
-        if not host.nics or self.gpu(rank) is None:
+        if not host.nics or (self.gpu(rank) is None and len(host.nics) != len(host.ranks)):
             return None
         at = host.ranks.index(rank) * len(host.nics) // len(host.ranks)
         return f"{host.name}/{host.nics[at]}"

@@ -222,12 +222,12 @@ def _mirrored_by(
     found = [
         one
         for one in ways
-        if _mirrors(_deviation(part.own, one.groups), _deviation(late, one.groups), floor_ns)
+        if mirrors(_deviation(part.own, one.groups), _deviation(late, one.groups), floor_ns)
     ]
     return found[:1] if found and found[0] is ways[0] else found
 
 
-def _mirrors(deviation: Floats, late: Floats, floor_ns: float) -> bool:
+def mirrors(deviation: Floats, late: Floats, floor_ns: float) -> bool:
     """Whether what came before is given back: by the median slope, weighted by lateness."""
     big: Mask = (np.abs(late) > floor_ns) & np.isfinite(deviation)
     if big.sum() < LEAST_CELLS:

@@ -69,6 +69,7 @@ from stepscope.window import (
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
+CALLS_ONLY = "no tables phases or kernels, and no ends of operators in comm_ops"
 
 
 @dataclass(frozen=True)
@@ -359,7 +360,8 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
     if comm is not None and comm.has("end_ns") and len(line.steps):
         return _between_collectives(window, comm, line)
     unknown = [np.full_like(own, np.nan) for _, own in known]
-    skipped = [Skipped("own time", NO_TABLES)] if not known else []
+    why = NO_TABLES if comm is None or comm.has("end_ns") else CALLS_ONLY
+    skipped = [Skipped("own time", why)] if not known else []
     return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
 
 

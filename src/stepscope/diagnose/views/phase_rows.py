@@ -97,14 +97,16 @@ class PhaseRows:
 
     @cached_property
     def _around(self) -> Ints:
-        """For each row, one that begins no later and ends no earlier; -1 if there is none."""
+        """For each row, one of its step that begins no later and ends no earlier; -1 if there is
+        none. What runs ahead in another step, as a loader does, contains it by chance."""
         parts = np.flatnonzero((self.duration < WHOLE * self.line.typical_ns) & (self.duration > 0))
         order = parts[np.lexsort((-self.end[parts], self.begin[parts]))]
         end, around = self.end[order], np.full(len(self.rank), -1)
         reach = np.maximum.accumulate(end)
         furthest = np.maximum.accumulate(np.where(end >= reach, np.arange(order.size), 0))
         inside = np.flatnonzero(end[1:] <= reach[:-1]) + 1
-        around[order[inside]] = order[furthest[inside - 1]]
+        outer = order[furthest[inside - 1]]
+        around[order[inside]] = np.where(self.cell[outer] == self.cell[order[inside]], outer, -1)
         return around
 
     @cached_property

@@ -52,11 +52,14 @@ class Grown:
 
 
 def grown_phases(job: Observed, change: StepChange) -> Grown | None:
-    """The phases that explain at least half of a rise; None where they do not."""
+    """The phases that explain at least half of a rise; None where they do not.
+
+    Phases in which waiting was inferred are asked as well: it may be waiting for a server.
+    """
     rows, step_ns = phase_rows(job.window, job.line), change.after_ns - change.before_ns
     if rows is None or is_staged(job.window) or step_ns <= 0:
         return None
-    hidden = sorted(job.own.hidden_phases - rows.passes)
+    hidden = sorted((job.own.hidden_phases | frozenset(job.own.inferred)) - rows.passes)
     before, after = slice(job.line.warm_up, change.split), slice(change.split, None)
     risen = {name: stats.median(least[after]) - stats.median(least[before])
              for name, least in zip(hidden, _least_ns(rows, hidden), strict=True)}  # fmt: skip
