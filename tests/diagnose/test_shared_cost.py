@@ -39,6 +39,7 @@ class Healing:
         self.job = a_job_of(np.full(STEPS, 400.0))
         self.won_ms = won_ms
         self.rows = frozenset().union(*won_ms)
+        self.paused = np.zeros(STEPS)
 
     def of(self, one: Suspect) -> frozenset[int]:
         return frozenset((one.row,))
@@ -76,7 +77,8 @@ def test_another_that_is_slow_all_the_time_does_not_hide_what_steps_took_before(
     """Loading takes 1,150 ms, and steps rise from 880 to 1,650: no more than that comes back."""
     job = a_job_of(np.where(np.arange(STEPS) < 30, 880.0, 1650.0))
     loader, always = a_suspect(0, 1150, 30), a_suspect(5, 4)
-    _, most_ns = cost._measured_ns(job, loader, [loader, always])
+    healing: Any = SimpleNamespace(job=job, paused=np.zeros(STEPS))
+    _, most_ns = cost._measured_ns(healing, loader, [loader, always])
     assert most_ns == pytest.approx(770 * MS)
 
 
