@@ -166,6 +166,6 @@ def test_gaps_are_no_own_time_where_only_the_number_of_stages_is_known() -> None
     tables = {"steps": a_table("rank step start_ns duration_ns", steps),
               "phases": a_table("rank step phase start_ns duration_ns waits", rows)}  # fmt: skip
     window = Window(Job("staged", 4, hosts, {"pp": 2, "ep": 2}), tables)
-    assert own_time(window, timeline(window)).phases == ("moe_experts",)
+    assert GAPS not in own_time(window, timeline(window)).phases
     flat = Window(Job("flat", 4, hosts, {"dp": 4}), tables)
     assert GAPS in own_time(flat, timeline(flat)).phases
