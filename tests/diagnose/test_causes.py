@@ -195,6 +195,24 @@ def test_experts_with_more_tokens() -> None:
     assert "3.0x slower than its peers in moe_experts" in verdict.summary
 
 
+@pytest.mark.parametrize(("optimizer", "cause"), [(1.0, "load_imbalance"), (2.0, "compute")])
+def test_a_device_that_is_slow_in_its_optimizer_has_no_more_tokens(
+    optimizer: float, cause: str
+) -> None:
+    """Phases under names of somebody else: passes hold the experts and show nothing of the rest."""
+    slow = [*PASSES, Fault((CULPRIT,), "optimizer", 100, times=optimizer)]
+    job = with_experts(a_job(faults=slow, stacks=False), (1.0, 3.0))
+    phases = job.tables["phases"]
+    keep = ~phases.strings("phase").equals("self_attention")
+    phases = phases.take(keep)
+    names = {"forward-compute": "fwd_microstep", "backward-compute": "bwd_microstep",
+             "optimizer": "step_microstep"}  # fmt: skip
+    text = phases.strings("phase")
+    renamed = Strings(text.codes, tuple(names.get(name, name) for name in text.values))
+    job = put(job, phases=phases.with_column("phase", renamed))
+    assert the_verdict(job).cause == cause
+
+
 def test_a_few_more_tokens_are_not_why_a_rank_is_late() -> None:
     """Its experts take 1 ms of the 60 ms more, and nothing else within its passes takes longer."""
     nap = Fault((CULPRIT,), "forward-compute", 100, ms=60, computes=False)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.own_time import own_time
+from stepscope.diagnose.views.timeline import timeline
+from stepscope.diagnose.views.unnamed import GAPS
 from stepscope.trace import Host, Job
 from stepscope.window import Table, Window
 
@@ -145,3 +148,24 @@ def test_a_stage_with_more_work_is_named(stage: int) -> None:
     heavy = tuple(range(stage * REPLICAS, (stage + 1) * REPLICAS))
     for window in (a_pipeline(heavy=stage), timers(a_pipeline(heavy=stage))):
         assert blamed(window)[:1] == [heavy]
+
+
+def test_gaps_are_no_own_time_where_only_the_number_of_stages_is_known() -> None:
+    """Stage 0 waits between its passes for gradients, and no phase says so."""
+    rows = []
+    for rank in range(4):
+        for step in range(30):
+            begin, late = START + step * 200 * MS, 60 * MS * (rank < 2)
+            for phase, at, lasted in (("forward-compute", 0, 40), ("moe_experts", 5, 20),
+                                      ("backward-compute", 50, 60)):  # fmt: skip
+                start = begin + at * MS + late * (at == 50)
+                rows.append((rank, step, phase, start, lasted * MS, phase != "moe_experts"))
+    steps = [(rank, step, START + step * 200 * MS, 190 * MS)
+             for rank in range(4) for step in range(30)]  # fmt: skip
+    hosts = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))
+    tables = {"steps": a_table("rank step start_ns duration_ns", steps),
+              "phases": a_table("rank step phase start_ns duration_ns waits", rows)}  # fmt: skip
+    window = Window(Job("staged", 4, hosts, {"pp": 2, "ep": 2}), tables)
+    assert GAPS not in own_time(window, timeline(window)).phases
+    flat = Window(Job("flat", 4, hosts, {"dp": 4}), tables)
+    assert GAPS in own_time(flat, timeline(flat)).phases

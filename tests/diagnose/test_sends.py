@@ -97,3 +97,27 @@ def test_what_one_rank_does_in_its_next_step_begins_sooner_if_its_step_is_shorte
     less = np.where((graph.lane >= 2) & (graph.since_ns != graph.arrive_ns), 30 * MS, 0)
     done = Replay.of(graph).finish_ns(less, np.array([0, 0, 30, 30]) * MS)
     assert ((done - START) / MS).tolist() == [52, 114, 31, 113]
+
+
+def test_a_receive_that_was_posted_ahead_holds_up_only_who_waits_for_it() -> None:
+    """Rank 1 computes its first microbatch from 10 to 60, and the input of the second comes at 55,
+    so that it goes on at once. If the input comes at 15, nothing ends earlier."""
+    calls = [(0, 0, "Send", 1, 0, 9, 10), (0, 1, "Send", 1, 1, 54, 55),
+             (1, 0, "Recv", 0, 0, 0, 10), (1, 0, "Send", 0, 1, 60, 61),
+             (1, 1, "Recv", 0, 2, 10, 55), (1, 1, "Send", 0, 3, 90, 91),
+             (0, 0, "Recv", 1, 2, 55, 61), (0, 1, "Recv", 1, 3, 61, 91)]  # fmt: skip
+    rows = [(rank, 0, "pp-0", seq + 2 * (rank == (op == "Send")), op, peer,
+             *(START + one * MS for one in times))
+            for rank, seq, op, peer, *times in calls]  # fmt: skip
+    window = Window(Job("two", 2, (), {}, (ProcessGroup("pp-0", "pp", (0, 1)),)), {
+        "steps": a_table("rank step start_ns duration_ns",
+                         [(rank, 0, START, 91 * MS) for rank in (0, 1)]),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", rows),
+    })  # fmt: skip
+    graph = step_graph(window, timeline(window), np.array([0]))
+    assert graph is not None
+    work_ms = (graph.arrive_ns - graph.since_ns) / MS
+    assert work_ms[3] == 50
+    sooner = np.where(np.arange(graph.op.size) == 1, 40 * MS, 0)
+    done = Replay.of(graph).finish_ns(sooner, np.zeros(2, np.int64))
+    assert list((done - START) / MS) == [91, 91]

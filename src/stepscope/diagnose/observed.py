@@ -26,7 +26,12 @@ from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.patterns import Patterns, read_patterns
-from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
+from stepscope.diagnose.views.peers import (
+    EXPERT_WORDS,
+    comparison_groups,
+    has_experts,
+    is_expert,
+)
 from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
@@ -221,6 +226,11 @@ class Observed:
         whose stages are parts of one program."""
         everybody = np.arange(len(self.line.ranks))
         return [everybody] if is_staged(self.window) else roles(self.window)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model has experts, whose work is unequal by design."""
+        return has_experts(self.window)
 
     @property
     def has_roles(self) -> bool:

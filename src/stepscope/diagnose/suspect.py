@@ -42,6 +42,8 @@ class Suspect:
     """Its excess per step there."""
     by_past: bool = False
     """Whether it was compared with its own past, because no other rank does the same work."""
+    ordinary: bool = False
+    """Whether ranks with experts differ by as much without a fault (`unequal_experts`)."""
 
     @property
     def usual(self) -> str:

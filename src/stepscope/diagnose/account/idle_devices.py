@@ -39,6 +39,13 @@ def exposed_ns(job: Observed) -> Floats:
     return _grid(job, job.breakdown.steps, "exposed_ns")
 
 
+def computed_ns(job: Observed) -> Floats:
+    """`[rank, step]`: time in which a device computes; NaN unknown."""
+    if job.breakdown is None:
+        return np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
+    return _grid(job, job.breakdown.steps, "compute_ns")
+
+
 def _grid(job: Observed, steps: Table, part: str) -> Floats:
     row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
     known = (row >= 0) & (column >= 0)

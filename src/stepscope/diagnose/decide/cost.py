@@ -111,7 +111,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     lost = healing.lost_ns(healing.savings)
     shares = [_share_of(job, min(float(known.sum()), np.inf if limit is None else limit),
                         one.columns) if known is not None
-              else _lost_by_spikes(job, one, others, limit) if one.spikes
+              else _lost_by_spikes(healing, one, others, limit) if one.spikes
               else _lost_by(healing, one, others, lost, limit)
               for one, limit, known in zip(culprits, limits, pauses, strict=True)]  # fmt: skip
     lost = lost + paused
@@ -126,13 +126,20 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
 def _lost_by(
     healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost: Floats, limit: float | None
 ) -> float:
-    """A culprit's share of its steps: its part of the joint cost, or its own cost if larger."""
+    """A culprit's share of its steps: its part of the joint cost, or its own cost if larger.
+
+    Its part is no more than what it adds to the cost of the others: who is slow behind a slower one
+    costs nothing, whatever its excess.
+    """
     part = healing.judged(one)
     weight = sum(max(other.excess_ns, 1.0) for other in culprits)
-    lost_ns = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
+    joint_ns = _sum(one, lost[part])
+    lost_ns = joint_ns * max(one.excess_ns, 1.0) / weight
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
-        lost_ns = max(lost_ns, _sum(one, healing.lost_ns(healing.of(one))[part]))
+        added_ns = joint_ns - _sum(one, healing.lost_ns(healing.but(one))[part])
+        alone_ns = _sum(one, healing.lost_ns(healing.of(one))[part])
+        lost_ns = max(min(lost_ns, added_ns), alone_ns)
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
@@ -169,15 +176,18 @@ def _measured_ns(
     median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
     longer beyond noise, or by more than twice its excess, which has another reason. Where a culprit
     with a larger excess is slow as well, only the other steps count, if there are some. At most the
-    rise above the fast steps without any culprit; no limit where there are none.
+    rise above the fast steps without the culprit; no limit where there are none. Steps in which
+    another one is slow do not count there, unless that one is slow both then and now.
     """
     job, columns = healing.job, np.arange(len(healing.job.line.steps))
     period = job.line.job_period_ns - healing.paused
     judged = (columns >= job.line.warm_up) & np.isfinite(period)
     inside = np.isin(columns, columns[one.columns])
-    others = np.isin(columns, np.concatenate([columns[other.columns] for other in culprits]))
+    usually = judged & ~inside
+    for other in (np.isin(columns, columns[each.columns]) for each in culprits):
+        usually &= ~other | bool(other[inside].all())
     slow, usual, alone = (period[part] + healing.paused[part].mean() if part.any() else period[part]
-                          for part in (judged & inside, judged & ~others, judged & inside
+                          for part in (judged & inside, usually, judged & inside
                                        & ~_of_larger(one, culprits, columns)))  # fmt: skip
     if min(slow.size, usual.size) < LEAST_EITHER:
         return 0.0, np.inf
@@ -199,19 +209,31 @@ def _of_larger(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask
 
 
 def _lost_by_spikes(
-    job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
+    healing: _Healing, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
     """A culprit's share of the steps in which it has spikes, or of all if it has only one.
 
     Ranks that are late together hold the others up once: no longer than the latest of them. All
-    ranks may save in these steps, which makes them longer as well.
+    ranks may save in these steps, which makes them longer as well. Of a few steps nobody knows how
+    long they usually are: there a replay counts, if it shows more.
     """
-    same = _at_once(one, culprits)
+    job, same = healing.job, _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
     lost_ns = share * min(most_ns * _hidden_factor(job, one), float(_rise(job, one).sum()))
+    if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
+        lost_ns = max(lost_ns, _replayed_ns(healing, one))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
+
+
+def _replayed_ns(healing: _Healing, one: Suspect) -> float:
+    """How much shorter all steps with its spikes get without them; 0 if some were not replayed."""
+    spikes = np.array(one.spikes, np.int64)
+    replayed = np.arange(len(healing.job.line.steps))[healing.judged(one)]
+    if not healing.replays(one) or not np.isin(spikes, replayed).all():
+        return 0.0
+    return float(healing.lost_ns(healing.of(one))[spikes].sum())
 
 
 def _hidden_factor(job: Observed, one: Suspect) -> float:
@@ -257,6 +279,10 @@ class _Healing:
 
     def of(self, one: Suspect) -> Savings:
         return {key: saved for key, saved in self.savings.items() if key[0] == one.row}
+
+    def but(self, one: Suspect) -> Savings:
+        """What all others save."""
+        return {key: saved for key, saved in self.savings.items() if key[0] != one.row}
 
     def lost_ns(self, savings: Savings) -> Floats:
         """The time lost in each column of the grid: by replay, else by the busiest rank."""

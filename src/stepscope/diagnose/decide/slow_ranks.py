@@ -16,6 +16,8 @@ from stepscope.diagnose.decide.cost import Cost, among_spikes
 from stepscope.diagnose.decide.culprits import in_common
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.sets import with_sets
+from stepscope.diagnose.decide.unequal_experts import excused
+from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
@@ -39,6 +41,9 @@ from stepscope.diagnose.thresholds import (
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 
+ORDINARY_SCORE = 0.45
+"""Of a rank with experts that takes no longer than experts differ anyway: a suspect. Our choice."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -58,13 +63,14 @@ def judge(
     explanations: Sequence[Explanation],
 ) -> Judged:
     """Explains each suspect, weighs its cost, and joins those that have one cause."""
-    suspects = [one.suspect for one in found if one.suspect is not None]
+    suspects = excused(job, [one.suspect for one in found if one.suspect is not None])
     reasons = [reason_of(job, one.at_its_worst, explanations) for one in suspects]
     slow = [_slowdown(job, finding, suspect, reason, cost, at)
             for at, (finding, suspect, reason) in enumerate(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
-    weighed = [rules.weighed(one) for one in joined(job.window, slow, cluster)]
+    together = as_groups(job, joined(job.window, slow, cluster))
+    weighed = [rules.weighed(one) for one in together]
     weighed = with_sets(job, weighed, suspects)
     costly = tuple(one for one in weighed if one.costs_enough)
     cheap = tuple(one for one in weighed if not one.costs_enough)
@@ -79,8 +85,9 @@ def _slowdown(
     """One culprit with its cause and cost."""
     line, chosen, lag = job.line, reason.chosen, cost.lag_ns[at]
     phase = chosen.phase or (None if chosen.whole_rank else named_phase(suspect))
-    share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven)
     computes = reason.cause == "compute"
+    no_pause = chosen.proven or (computes and chosen.strength == "measured")
+    share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven, no_pause)
     clock = gpu.relative_clock(job, suspect.row, suspect.first, suspect.stop) if computes else None
     extent = passes.extent(job, suspect) if computes else "some"
     spikes = len(suspect.spikes) if suspect.spikes else None
@@ -122,6 +129,8 @@ def named_phase(suspect: Suspect) -> str | None:
 
 
 def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
+    if suspect.ordinary and not (reason.chosen.proven and reason.cause != "load_imbalance"):
+        return ORDINARY_SCORE
     if not suspect.phases:
         return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)
     sure = SCORE + SCORE_PER_SIGMA * min(suspect.z - suspect.needed, MOST_SIGMAS)
@@ -132,7 +141,9 @@ def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
 def _detail(suspect: Suspect) -> str:
     noise = f" (z {suspect.z:.1f}, noise reaches {suspect.needed:.1f})" if suspect.phases else ""
     if not suspect.spikes:
-        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step above {suspect.usual}{noise}"
+        ordinary = "; ranks with experts may differ as much anyway" if suspect.ordinary else ""
+        return (f"own time {suspect.excess_ns / 1e6:.1f} ms per step above {suspect.usual}{noise}"
+                f"{ordinary}")  # fmt: skip
     each_ns = suspect.whole_ns / len(suspect.spikes)
     return (f"own time {each_ns / 1e6:.1f} ms above {suspect.usual}"
             f"{often(len(suspect.spikes), suspect.stop - suspect.first)}{noise}")  # fmt: skip
@@ -161,18 +172,19 @@ def _unequal_work(reason: Reason) -> tuple[Decision, ...]:
     return (rules.unequal_work(reason.cause),)
 
 
-def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
+def _least_cost(job: Observed, suspect: Suspect, proven: bool, no_pause: bool) -> float:
     """The least cost of a suspect's verdict.
 
     What may be noise, or a duty of the rank, must cost more, unless its cause was measured; alone
     only the first and the last rank have duties. Traces have gaps between operators within and
-    outside of phases, so all count alike there. A rank that nobody waits for has to lose enough of
+    outside of phases, so all count alike there, and what a device is seen to compute in them is no
+    pause. A rank that nobody waits for has to lose enough of
     its own steps, whatever part of the job's these are.
     """
     if job.asynchronous:
         return LEAST_COST_ALONE / len(job.line.ranks)
     if job.window.table("host_ops") is not None:
-        return LEAST_COST_OF_PAUSES if suspect.alone and not proven else LEAST_COST
+        return LEAST_COST_OF_PAUSES if suspect.alone and not no_pause else LEAST_COST
     if suspect.spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:
         return LEAST_COST_REPEATED
     if proven:

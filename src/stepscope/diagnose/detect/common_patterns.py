@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import computed_ns
 from stepscope.diagnose.account.ranges import Judge
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.detect.behaviour import KERNELS, RESOURCES
@@ -139,6 +140,9 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     beta, loss = sum(one.beta for one in some), sum(one.loss for one in some)
     most = _loaded_in_steps(job, first.window) if function.loads else 1.0
     largest, beta, loss = min(first.beta, most), min(beta, most), min(loss, most)
+    if function.loads:
+        held = _held_by_loading(job, first.window)
+        beta, loss = max(beta, held), max(loss, held)
     bits = max(first.judge.bits(function, largest), first.judge.bits(function, beta))
     of_host = function.kind == "python"
     # an annotation without a place in a file, such as the loader's, names no function
@@ -171,6 +175,23 @@ def _loaded_in_steps(job: Observed, window: Patterns) -> float:
     loads = by_all(job.own.of(DATA_LOAD)[:, first:])
     share = loads / np.maximum(job.line.job_period_ns[first:], 1.0)
     return stats.median(share) if np.isfinite(share).any() else 1.0
+
+
+def _held_by_loading(job: Observed, window: Patterns) -> float:
+    """The share of most steps that loading holds on the median rank, while its device computes
+    nothing; 0 if unknown.
+
+    In a pattern it is less: kernels of communication that were launched before run meanwhile, and
+    only wait for the ranks that still load (`shared_loading` counts by phases as well).
+    """
+    first = since(job, window)
+    if job.breakdown is None or DATA_LOAD not in job.own.phases or first is None:
+        return 0.0
+    period = job.line.period_ns[:, first:]
+    loads = job.own.own[job.own.phases.index(DATA_LOAD), :, first:]
+    held = np.minimum(loads, period - computed_ns(job)[:, first:]) / np.maximum(period, 1.0)
+    share = stats.column_median(held)
+    return max(stats.median(share), 0.0) if np.isfinite(share).any() else 0.0
 
 
 def _detail(some: Sequence[_Exceeds], beta: float) -> str:

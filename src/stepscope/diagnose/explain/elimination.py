@@ -51,7 +51,7 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     """The cause that the suspect's phase suggests, or else its use of the processor."""
     if loads(suspect.phase):
         return "data_loading", "measured"
-    if suspect.phase and is_expert(suspect.phase) and any(job.window.job.groups_of_kind("ep")):
+    if suspect.phase and is_expert(suspect.phase) and job.has_experts:
         slow = tokens.is_slow_device(job, suspect)
         if not slow and not tokens.too_many(job, suspect, suspect.phase):
             return "load_imbalance", "measured"

@@ -27,6 +27,7 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Table
 
@@ -34,6 +35,9 @@ EXPERT_KERNELS = ("grouped", "moe", "expert")
 """Words in the names of kernels that experts run: one grouped matrix product serves them all."""
 ATTENTION_KERNELS = ("attention", "attn", "flash", "fmha", "sdpa")
 """Words in the names of kernels that no expert runs."""
+MOST_ROWS = 0.5
+"""A phase that holds experts in more than this part of its rows is a pass; some phase of another
+thread may lie in any now and then. Our choice."""
 WHOLE = (DATA_LOAD, FORWARD, BACKWARD)
 """Phases that show nothing of what is slow on a device."""
 MOSTLY = 0.7
@@ -190,11 +194,26 @@ def _inner_rows(job: Observed) -> Table | None:
     if phases is None:
         return None
     names = phases.strings("phase")
-    wanted = [one for one in names.values if one not in WHOLE and not communicates(one)]
+    whole = (*WHOLE, *_passes(job))
+    wanted = [one for one in names.values if one not in whole and not communicates(one)]
     keep = names.equals(*wanted)
     if phases.has("waits"):
         keep &= phases.ints("waits") != 1
     return phases.take(keep) if keep.any() else None
+
+
+def _passes(job: Observed) -> list[str]:
+    """Phases within which experts run: passes under names of somebody else. They have the experts'
+    excess and waiting for experts in them, and show nothing of the rest."""
+    rows = phase_rows(job.window, job.line)
+    if rows is None:
+        return []
+    experts = rows.names.equals(*filter(_of_experts, rows.names.values))
+    holds = np.zeros(experts.size, np.bool_)
+    runs = rows.union_of(experts)
+    for part, begin, end in rows.parts():
+        holds[part] = runs.within(begin, end) > 0
+    return [name for name, share in rows.shares(holds & ~experts).items() if share > MOST_ROWS]
 
 
 def _means(job: Observed, rows: Table, first: int, stop: int) -> Floats:

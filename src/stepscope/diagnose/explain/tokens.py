@@ -91,7 +91,7 @@ class MoreTokens:
             name, rest = more_but_for_attention(parts), "attention"
         if name is None or not explain(parts, suspect):
             return None
-        if not any(job.window.job.groups_of_kind("ep")) or too_many(job, suspect, name):
+        if not job.has_experts or too_many(job, suspect, name):
             return None
         share = parts[name].excess_ns / max(suspect.excess_ns, 1.0)
         phase = next((one for one in phases if is_expert(one)), None)

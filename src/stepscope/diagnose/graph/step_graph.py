@@ -25,6 +25,7 @@ from stepscope.diagnose.graph.busy import Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
 from stepscope.diagnose.thresholds import AT_ONCE_NS
+from stepscope.diagnose.views.awaited import awaited_since, order_known
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
@@ -211,15 +212,19 @@ def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, end: Ints, axi
     """Rows whose end allowed a blocked rank to continue.
 
     This is known if it was measured how long operators blocked ranks. Otherwise all operators
-    within passes are gates, and any other operator at whose end the rank was not computing.
+    within passes are gates, and any other operator at whose end the rank was not computing. Of
+    operators alone, a receive is none that was posted ahead and ended before its rank came to it.
     """
     at_work = busy(window, lanes.of, axis)
     idle = ~comm.strings("op").equals("Send")
+    inside = [group.id for group in window.job.groups_of_kind(*WITHIN_PASSES)]
+    within = comm.strings("group").equals(*inside)
     if at_work is not None:
-        inside = [group.id for group in window.job.groups_of_kind(*WITHIN_PASSES)]
-        idle &= ~at_work.holds(axis.at(lane, end - AT_ONCE_NS)) | comm.strings("group").equals(
-            *inside
-        )
+        idle &= ~at_work.holds(axis.at(lane, end - AT_ONCE_NS)) | within
+    elif order_known(comm, arrivals(comm), within):
+        proofs = within | comm.strings("op").equals("Send")
+        since = awaited_since(comm, lane, arrivals(comm), end, axis, proofs)
+        idle &= since < axis.at(lane, end)
     if not comm.has("blocked_ns"):
         return idle
     blocked = comm.ints("blocked_ns")

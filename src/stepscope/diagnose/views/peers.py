@@ -23,6 +23,12 @@ def is_expert(phase: str | None) -> bool:
     return phase is not None and any(word in phase for word in EXPERT_WORDS)
 
 
+def has_experts(window: Window) -> bool:
+    """Whether the model has experts that are spread over ranks, also where nobody listed these."""
+    job = window.job
+    return bool(job.groups_of_kind("ep")) or job.parallelism.get("ep", 1) > 1
+
+
 def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
     """Groups of ranks that are peers in a phase, as grid rows (indices of `window.ranks`)."""
     staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))

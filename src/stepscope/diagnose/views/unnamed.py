@@ -179,8 +179,9 @@ def all_waits_recorded(window: Window, comm: Table) -> bool:
 
 
 def is_staged(window: Window) -> bool:
-    """Whether the model is split into pipeline stages."""
-    return any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+    """Whether the model is split into pipeline stages, also where nobody listed their ranks."""
+    listed = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+    return listed or window.job.parallelism.get("pp", 1) > 1
 
 
 def _waiting_kernels(window: Window) -> Table | None:

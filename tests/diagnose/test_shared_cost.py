@@ -1,0 +1,112 @@
+"""What each of several culprits costs, and what the steps beside them show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.decide import cost
+from stepscope.diagnose.detect import common_patterns
+from stepscope.diagnose.suspect import Suspect
+from stepscope.window import Floats, Table
+
+from .jobs import MS
+
+STEPS = 60
+
+
+def a_suspect(row: int, excess_ms: float, first: int = 0, stop: int = STEPS) -> Suspect:
+    return Suspect(
+        row, "forward-compute", ("forward-compute",), first, stop, 0.5, 20.0, 5.0,
+        excess_ms * MS, 1.5, 1,
+    )  # fmt: skip
+
+
+def a_job_of(period_ms: Floats) -> Any:
+    line = SimpleNamespace(job_period_ns=period_ms * MS, steps=np.arange(STEPS), warm_up=0)
+    window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}))
+    return SimpleNamespace(line=line, window=window, breakdown=None)
+
+
+class Healing:
+    """A job whose steps get shorter by what was found for each set of healed ranks."""
+
+    def __init__(self, won_ms: dict[frozenset[int], float]) -> None:
+        self.job = a_job_of(np.full(STEPS, 400.0))
+        self.won_ms = won_ms
+        self.rows = frozenset().union(*won_ms)
+        self.paused = np.zeros(STEPS)
+
+    def of(self, one: Suspect) -> frozenset[int]:
+        return frozenset((one.row,))
+
+    def but(self, one: Suspect) -> frozenset[int]:
+        return self.rows - {one.row}
+
+    def lost_ns(self, healed: frozenset[int]) -> Floats:
+        return np.full(STEPS, self.won_ms[healed] * MS)
+
+    def judged(self, one: Suspect) -> slice:
+        return slice(None)
+
+    def replays(self, one: Suspect) -> bool:
+        return False
+
+
+def shares(won_ms: dict[frozenset[int], float], suspects: list[Suspect]) -> list[float]:
+    healing: Any = Healing(won_ms)
+    lost = healing.lost_ns(healing.rows)
+    return [round(cost._lost_by(healing, one, suspects, lost, None), 4) for one in suspects]
+
+
+def test_who_is_slow_behind_a_slower_one_costs_what_it_adds() -> None:
+    won = {frozenset((1,)): 52.0, frozenset((2,)): 0.0, frozenset((1, 2)): 53.0}
+    assert shares(won, [a_suspect(1, 100), a_suspect(2, 50)]) == [0.13, 0.0025]
+
+
+def test_two_that_are_equally_slow_share_what_both_cost() -> None:
+    won = {frozenset((1,)): 0.0, frozenset((2,)): 0.0, frozenset((1, 2)): 80.0}
+    assert shares(won, [a_suspect(1, 80), a_suspect(2, 80)]) == [0.1, 0.1]
+
+
+def test_another_that_is_slow_all_the_time_does_not_hide_what_steps_took_before() -> None:
+    """Loading takes 1,150 ms, and steps rise from 880 to 1,650: no more than that comes back."""
+    job = a_job_of(np.where(np.arange(STEPS) < 30, 880.0, 1650.0))
+    loader, always = a_suspect(0, 1150, 30), a_suspect(5, 4)
+    healing: Any = SimpleNamespace(job=job, paused=np.zeros(STEPS))
+    _, most_ns = cost._measured_ns(healing, loader, [loader, always])
+    assert most_ns == pytest.approx(770 * MS)
+
+
+def test_a_replay_counts_where_few_steps_show_what_is_usual() -> None:
+    """Of three steps all are long; healing the rank in one of them makes it 60 ms shorter."""
+    job = a_job_of(np.full(STEPS, 400.0))
+    job.line = SimpleNamespace(
+        job_period_ns=np.array([410.0, 400.0, 400.0]) * MS, steps=np.arange(3), warm_up=0
+    )
+    job.cycle, job.own = SimpleNamespace(length=1), SimpleNamespace(hidden=False)
+    one = replace(a_suspect(1, 100, 0, 1), spikes=(0,), alone=True)
+    healing: Any = Healing({frozenset((1,)): 60.0})
+    healing.job, healing.replays, healing.judged = job, lambda _: True, lambda _: np.arange(3)
+    lost = cost._lost_by_spikes(healing, one, [one], None)
+    assert lost == pytest.approx(60 / 1210)
+
+
+def test_loading_holds_a_step_also_while_communication_was_launched_before() -> None:
+    """Half of the ranks load for 300 of 400 ms; their devices compute for 80 ms."""
+    steps = [(rank, step, 80 * MS) for rank in (0, 1) for step in range(4)]
+    names, row = np.array([one[0] for one in steps]), np.array([one[1] for one in steps])
+    own = np.full((1, 2, 4), 300.0 * MS)
+    table = Table({"rank": names, "step": row, "compute_ns": np.array([one[2] for one in steps])})
+    line = SimpleNamespace(
+        ranks=np.arange(2), steps=np.arange(4), warm_up=0, period_ns=np.full((2, 4), 400.0 * MS),
+        job_period_ns=np.full(4, 400.0 * MS), rows=lambda ranks: ranks, columns=lambda at: at,
+    )  # fmt: skip
+    job: Any = SimpleNamespace(line=line, breakdown=SimpleNamespace(steps=table),
+                               own=SimpleNamespace(phases=("data-load",), own=own))  # fmt: skip
+    window: Any = SimpleNamespace(steps=(0, 3))
+    assert common_patterns._held_by_loading(job, window) == pytest.approx(0.75)

@@ -1,0 +1,55 @@
+"""Ranks with experts differ lastingly by nature; only who is beyond that is accused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.decide.unequal_experts import excused
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.window import Ints
+
+from .jobs import MS
+
+RANKS, STEPS = 16, 40
+
+
+def a_suspect(row: int) -> Suspect:
+    return Suspect(row, "moe_experts", ("moe_experts",), 0, STEPS, 0.3, 20.0, 5.0, 30 * MS, 1.3, 1)
+
+
+def with_levels(levels: list[float], experts: bool = True) -> Observed:
+    """Each rank's experts take 80 ms times its level in every step."""
+    own = 80 * MS * np.array(levels)[None, :, None] * np.ones((1, len(levels), STEPS))
+    line, everybody = SimpleNamespace(typical_ns=400 * MS), np.arange(len(levels))
+
+    def groups(phase: str | None) -> list[Ints]:
+        return [everybody]
+
+    return cast(Observed, SimpleNamespace(
+        has_experts=experts, line=line, groups=groups,
+        own=SimpleNamespace(phases=("moe_experts",), own=own),
+        window=SimpleNamespace(table=lambda name: None),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("level", "ordinary"), [(1.3, True), (2.4, False)])
+def test_a_rank_must_be_beyond_what_experts_differ_by(level: float, ordinary: bool) -> None:
+    others = np.exp(np.random.default_rng(4).normal(0, 0.15, RANKS - 1))
+    (one,) = excused(with_levels([level, *others]), [a_suspect(0)])
+    assert one.ordinary == ordinary
+
+
+def test_a_second_slow_rank_does_not_excuse_the_first() -> None:
+    others = np.exp(np.random.default_rng(4).normal(0, 0.15, RANKS - 2))
+    job = with_levels([2.4, 2.4, *others])
+    assert [one.ordinary for one in excused(job, [a_suspect(0), a_suspect(1)])] == [False, False]
+
+
+def test_without_experts_nothing_is_excused() -> None:
+    job = with_levels([1.3, *np.linspace(0.8, 1.2, RANKS - 1)], experts=False)
+    assert not excused(job, [a_suspect(0)])[0].ordinary
