@@ -361,6 +361,23 @@ def test_the_stack_of_an_absent_rank_shows_the_cause(
     assert (verdict.cause, verdict.ranks) == (cause, (CULPRIT,))
 
 
+def test_what_a_process_cleans_up_when_somebody_ends_it_says_nothing_of_the_hang() -> None:
+    job = a_stuck_job(seconds=20)
+    stacks = job.tables["stacks"]
+    own = np.flatnonzero((stacks.ints("rank") == CULPRIT)
+                         & (stacks.ints("start_ns") > missed_ns(job)))  # fmt: skip
+    newest = own[stacks.ints("start_ns")[own].argmax()]
+    frames = stacks.strings("frames")
+    texts = [frames[at] or "" for at in range(len(frames))]
+    texts = [f"{text};_next_data (dataloader.py:7)" if at in own else text
+             for at, text in enumerate(texts)]  # fmt: skip
+    texts[newest] = "_exitfunc (weakref.py:666);_del_library (library.py:665)"
+    changed = stacks.with_column("frames", Strings.of([*texts]))
+    changed = changed.with_column("active", np.zeros(len(stacks), np.int64))
+    verdict = the_hang(find_hang(put(job, stacks=changed)))
+    assert (verdict.cause, verdict.ranks) == ("data_loading", (CULPRIT,))
+
+
 @pytest.mark.parametrize(
     ("innermost", "standing", "cause", "ranks"),
     [

@@ -13,7 +13,7 @@ from stepscope.diagnose.finding import (
     Verdict,
 )
 from stepscope.diagnose.network.devices import culprit_devices
-from stepscope.diagnose.operators.liveness import latest_stack
+from stepscope.diagnose.operators.liveness import lasting_stack
 from stepscope.diagnose.views.frames import is_ours, users_frame
 from stepscope.diagnose.words.advice import advise
 from stepscope.diagnose.words.summary import summary
@@ -58,7 +58,7 @@ def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
     if finding.stack is not None or not finding.ranks:
         return finding.stack or ()
     shown = _hangs(finding) or finding.method == "desync"
-    return latest_stack(window, finding.ranks[0]) if shown else ()
+    return lasting_stack(window, finding.ranks[0]) if shown else ()
 
 
 def _lost_fraction(finding: Finding) -> float | None:

@@ -32,7 +32,7 @@ from stepscope.diagnose.operators.blocked import (
 )
 from stepscope.diagnose.operators.calls import Clash, find_clashes
 from stepscope.diagnose.operators.equals import Departure
-from stepscope.diagnose.operators.liveness import latest_stack
+from stepscope.diagnose.operators.liveness import lasting_stack
 from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_departure
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.tardy import Tardy, find_tardy
@@ -264,7 +264,7 @@ def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
 
 def _cause(graph: WaitGraph, roots: frozenset[int]) -> Cause:
     """The cause that the stacks of the missing ranks show."""
-    stacks = [latest_stack(graph.recording.window, rank) for rank in sorted(roots)]
+    stacks = [lasting_stack(graph.recording.window, rank) for rank in sorted(roots)]
     if any("dataload" in frame.lower() for stack in stacks for frame in stack):
         return "data_loading"
     return "unknown"
@@ -431,6 +431,6 @@ def _count(waiting: frozenset[int]) -> str:
 
 def _function(graph: WaitGraph, ranks: frozenset[int]) -> str | None:
     """The innermost frame of the job's own code in the culprit's last call."""
-    stack = latest_stack(graph.recording.window, min(ranks)) if ranks else ()
+    stack = lasting_stack(graph.recording.window, min(ranks)) if ranks else ()
     own = [frame for frame in stack if not any(word in frame for word in LIBRARIES)]
     return own[-1] if own else (stack[-1] if stack else None)

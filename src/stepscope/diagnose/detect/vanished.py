@@ -24,7 +24,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators import endings
 from stepscope.diagnose.operators.endings import as_of
 from stepscope.diagnose.operators.exits import Exit, read_exits
-from stepscope.diagnose.operators.liveness import last_progress_ns, latest_stack
+from stepscope.diagnose.operators.liveness import last_progress_ns, lasting_stack
 from stepscope.diagnose.views.frames import waits
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import time_apart
@@ -175,7 +175,7 @@ def _first(who: str, alike: bool) -> str:
 
 
 def _score(window: Window, first: Exit) -> float:
-    if first.is_abort and any(map(waits, latest_stack(window, first.rank))):
+    if first.is_abort and any(map(waits, lasting_stack(window, first.rank))):
         return SUSPECT
     return UNKNOWN_CONFIDENCE if first.is_unknown else CONFIDENCE
 

@@ -241,7 +241,7 @@ class Liveness:
 
 
 def _signs_of(window: Window, rank: int, since_ns: int) -> LifeSigns:
-    stack = latest_stack(window, rank)
+    stack = lasting_stack(window, rank)
     hardware = window.table("hardware")
     if hardware is None:
         return LifeSigns("saving" if is_saving(stack) else "unknown", None, stack)
@@ -343,18 +343,25 @@ def stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
     return int(times[halted & (times >= after)].min())
 
 
-def latest_stack(window: Window, rank: int) -> tuple[str, ...]:
-    """The newest sampled stack of a rank's training thread, outermost first."""
+def lasting_stack(window: Window, rank: int) -> tuple[str, ...]:
+    """The sampled stack in which a rank's training thread stood longest since the job's last
+    progress, outermost first; the newest where none lasted.
+
+    Whoever ends a stuck job sees its processes clean up last, and that says nothing of the hang.
+    """
     table = window.table("stacks")
     if table is None:
         return ()
     own = table.take(table.ints("rank") == rank)
-    rows = np.flatnonzero(in_training(own))
-    if not rows.size:
+    own = own.take(in_training(own))
+    if not len(own):
         return ()
-    ends = own.ints("start_ns")[rows] + own.ints("duration_ns")[rows]
-    frames = own.strings("frames")[int(rows[np.argmax(ends)])]
-    return tuple(frames.split(";")) if frames else ()
+    begin, frames = own.ints("start_ns"), own.strings("frames")
+    end = begin + own.ints("duration_ns")
+    stood = np.clip(end - np.maximum(begin, last_progress_ns(window)), 0, None)
+    longest = stats.sums(frames.codes.astype(np.int64) + 1, stood, len(frames.values) + 1)
+    chosen = int(longest.argmax()) - 1 if stood.any() else int(frames.codes[end.argmax()])
+    return tuple(frames.values[chosen].split(";")) if chosen >= 0 else ()
 
 
 def is_saving(stack: tuple[str, ...]) -> bool:
