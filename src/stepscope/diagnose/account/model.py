@@ -42,7 +42,7 @@ class Model:
                 stage[row[rank]] = at
         for at, ranks in enumerate(replicas(job.window)):
             replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
-        model = cls(stage, replica, _microbatches(job))
+        model = cls(stage, replica, _microbatches(job, stage))
         return model if model.microbatches > 1 or not model.staged else _as_long_as(job, model)
 
     @property
@@ -85,9 +85,26 @@ def _as_long_as(job: Observed, model: Model) -> Model:
     return replace(model, microbatches=max(float((stages.sum() - stages.max()) / rest), 1.0))
 
 
-def _microbatches(job: Observed) -> int:
+def _microbatches(job: Observed, stage: Ints) -> int:
+    """As the schedule or the phases say; else as often as the first stage sends to the second in a
+    step: in interleaved schedules, where each chunk is sent, stages wait for as much less."""
     known = job.window.job.schedule.microbatches if job.window.job.schedule else 1
     phases = job.window.table("phases")
     if phases is not None and phases.has("microbatch") and len(phases):
         known = max(known, int(phases.ints("microbatch").max()) + 1)
-    return max(known, 1)
+    return known if known > 1 else max(_sent_on(job, stage), 1)
+
+
+def _sent_on(job: Observed, stage: Ints) -> int:
+    """How often a rank of the first stage usually sends to the second in a step; 0: unknown."""
+    comm, line = job.window.table("comm_ops"), job.line
+    if comm is None or not comm.has("peer", "step"):
+        return 0
+    sends = comm.take(comm.strings("op").equals("Send"))
+    row, peer = line.rows(sends.ints("rank")), line.rows(sends.ints("peer"))
+    column = line.columns(sends.ints("step"))
+    known = (row >= 0) & (peer >= 0) & (column >= 0)
+    row, peer, column = row[known], peer[known], column[known]
+    on = (stage[row] == 0) & (stage[peer] == 1)
+    counts = np.bincount(row[on] * len(line.steps) + column[on])
+    return int(np.median(counts[counts > 0])) if on.any() else 0

@@ -18,7 +18,7 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is_users
+from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is_librarys, is_users
 from stepscope.diagnose.views.stacks import (
     EXPLAINS,
     LEAST_SHARE,
@@ -131,7 +131,8 @@ class SlowerFunction:
 def _is_its_own(slow: SlowFunction) -> bool:
     """Whether the excess is code of the user's that its peers do not run, or far less of it."""
     special = compiles(slow.function) or collects(slow.function)
-    return slow.apart >= EXPLAINS and is_users(slow.named) and not special
+    packaged = not (is_users(slow.function) or is_librarys(slow.function))
+    return slow.apart >= EXPLAINS and is_users(slow.named) and not (special or packaged)
 
 
 def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:

@@ -92,7 +92,7 @@ class SlowFunction:
     itself: bool = False
     """Whether the shares count only the function itself, without functions that it calls."""
     caller: str = ""
-    """If it belongs to Python's library, the innermost caller that does not."""
+    """If it belongs to a library, the innermost caller of the user's own."""
     apart: float = 0.0
     """The part of the excess that it takes beyond its share of what peers do while they work."""
 
@@ -177,17 +177,17 @@ class Samples:
         return self.lines[int(np.argmax(lines))]
 
     def caller_of(self, frame: str, chosen: Mask) -> str:
-        """If the frame belongs to Python's library, the innermost caller outside of it that has
-        most of the chosen time; else, and if there is none, an empty text."""
-        if not is_librarys(frame):
+        """If the frame belongs to Python's library or an installed package, the innermost caller of
+        the user's own that has most of the chosen time; else, and if there is none, an empty
+        text."""
+        if _is_own(frame):
             return ""
         at = np.array([function_of(line) == function_of(frame) for line in self.lines], np.bool_)
         below = np.full(self.stacks, -1)
         inside = at[self.pair_line]
         below[self.pair_stack[inside]] = self.pair_depth[inside]
-        other = np.array([not (is_librarys(one) or is_ours(one)) for one in self.functions],
-                         np.bool_)  # fmt: skip
-        above = other[self.pair_function] & (self.pair_depth < below[self.pair_stack])
+        own = np.array([_is_own(one) and not is_ours(one) for one in self.functions], np.bool_)
+        above = own[self.pair_function] & (self.pair_depth < below[self.pair_stack])
         return self._nearest_line(above, chosen)
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
@@ -352,13 +352,17 @@ class Samples:
         `Linear.forward` runs everywhere: that it takes longer does not say what calls it more.
         """
         name = self.functions[function]
-        if is_users(name) or is_librarys(name):  # of these `caller_of` names the caller
+        if is_users(name) or is_librarys(name):
             return function
         theirs = np.array([is_users(name) and not is_ours(name) for name in self.functions],
                           np.bool_)  # fmt: skip
         only_here = theirs & (now - peers >= least) & (peers <= ABSENT * now)
         found = np.flatnonzero(only_here)
         return int(found[np.argmax(self.depth[found])]) if found.size else function
+
+
+def _is_own(function: str) -> bool:
+    return is_users(function) and not is_librarys(function)
 
 
 def in_training(stacks: Table) -> Mask:

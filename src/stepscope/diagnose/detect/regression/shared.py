@@ -287,9 +287,10 @@ def _is_work(rise: Rise) -> bool:
 def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
     function: str | None = slow.named
-    if rise.phase == DATA_LOAD or loads_data(slow.named):
+    loads = loads_data(slow.function)
+    if rise.phase == DATA_LOAD or loads:
         cause = "data_loading"
-        function = None if loads_data(slow.named) else slow.named  # there it waits for the loader
+        function = None if loads else slow.named  # there it waits for the loader
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
     return _Reason(cause, 0.9, _named(rise.phase), function, detail, shown=True)
 
