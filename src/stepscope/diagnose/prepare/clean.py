@@ -13,6 +13,7 @@ from stepscope.diagnose.prepare.call_times import with_call_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
+from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
 from stepscope.diagnose.prepare.shared_names import with_own_names
@@ -55,7 +56,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
     window = without_unrecorded_times(Window(window.job, tables))
-    window, counted = with_rounds(with_groups(with_own_names(window)))
+    window, counted = with_rounds(with_stages(with_groups(with_own_names(window))))
     window, inferred = with_blocking_ends(window)
     window, repeated = with_repeats(window)
     return window, (*notes, *counted, *inferred, *repeated)
