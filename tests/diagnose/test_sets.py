@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide import sets
 from stepscope.diagnose.decide.same_experts import same_experts
-from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.decide.sets import with_sets
+from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import ProcessGroup
 from stepscope.window import Floats
 
@@ -44,6 +48,26 @@ def test_beside_a_culprit_that_costs_more_a_set_costs_what_is_left_without_it() 
     assert [one.ranks for one in others] == [SIX]
     whole = sum(one.lost_fraction or 0.0 for one in (first, *others))
     assert whole < 0.5  # a step without any of them takes half as long
+
+
+def test_ranks_that_add_nothing_to_the_cost_of_one_are_no_set_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait for it, and healing it alone brings back what healing all of them does."""
+
+    def found(rank: int, lost: float) -> Slowdown:
+        decision = Decision("costs-enough", lost > 0.02, lost, 0.02)
+        suspect = Suspect(rank, "forward-compute", ("forward-compute",), 5, 60,
+                          0.5, 9.0, 5.0, 1e8, 1.5, 1)  # fmt: skip
+        return Slowdown("argus-l2", "compute", "", (rank,), lost_fraction=lost, suspect=suspect,
+                        slowdown=1.5, columns=frozenset(range(5, 60)), steps=(5, 59),
+                        decisions=(decision,))  # fmt: skip
+
+    part, job = [found(2, 0.19), found(5, 0.0), found(6, 0.0)], Observed(a_job(8, 60))
+    monkeypatch.setattr(sets, "_is_no_chance", lambda *_: True)
+    for together, ranks in ((0.2, {(2,), (5,), (6,)}), (0.5, {(2, 5, 6)})):
+        monkeypatch.setattr(sets, "_lost_fraction", lambda *_, lost=together: lost)
+        assert {one.ranks for one in with_sets(job, part, ())} == ranks
 
 
 @pytest.mark.parametrize("seed", range(8))

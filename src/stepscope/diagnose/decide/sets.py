@@ -32,6 +32,10 @@ from stepscope.diagnose.observed import SHARE, SLICE_NS, TWO_SPEEDS, Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Mask
 
+ADDED = 0.1
+"""What ranks that cost nothing alone must add to those that do, as a part of what all cost
+together. Our choice."""
+
 
 def with_sets(
     job: Observed, weighed: Sequence[Slowdown], suspects: Sequence[Suspect]
@@ -71,6 +75,9 @@ def _weighed(
     if not _is_no_chance(job, part[0], rows, np.isin(job.line.ranks, sorted(known))):
         return part
     lost = _lost_fraction(job, suspects, rows, known)
+    alone = [one.lost_fraction or 0.0 for one in part if one.costs_enough]
+    if 0 < len(alone) < len(part) and sum(alone) > (1 - ADDED) * lost:
+        return part  # the others add nothing: they may wait for these
     # arrivals in groups side by side would add up
     one = replace(as_one(part), lost_fraction=lost, costs_alone=False, lag_ns=None)
     one = replace(one, values={**one.values, "lost_fraction": lost},
