@@ -18,12 +18,13 @@ STAGES, REPLICAS, STEPS, WORK_MS = 2, 4, 40, 400
 RANKS = STAGES * REPLICAS
 
 
-def a_pipeline(ahead_ms: float, load_ms: float, since: int = 0) -> Window:
+def a_pipeline(ahead_ms: float, load_ms: float, since: int = 0, bubble_ms: float = 0) -> Window:
     """The first stage loads samples; the last one labels, in no time. Hosts are ahead of their
     devices, so a batch that takes no longer is there in time.
 
     Args:
         since: the step from which on loading takes so long; before, 2 ms.
+        bubble_ms: how long each stage waits for another one in the middle of a step.
     """
     random, clock = np.random.default_rng(0), START
     steps: list[tuple[object, ...]] = []
@@ -32,7 +33,7 @@ def a_pipeline(ahead_ms: float, load_ms: float, since: int = 0) -> Window:
         loads = (load_ms if step >= since else 2) * (1 + 0.1 * random.random(REPLICAS))
         late_ms = max(float(loads.max()) - ahead_ms, 0.0)
         work = WORK_MS * (1 + 0.005 * random.normal(size=RANKS))
-        lasts = int((late_ms + float(work.max())) * MS)
+        lasts = int((late_ms + float(work.max()) + bubble_ms) * MS)
         for rank in range(RANKS):
             load_ns = int((loads[rank] if rank < REPLICAS else 1) * MS)
             begin = clock + int(late_ms * MS)
@@ -40,7 +41,7 @@ def a_pipeline(ahead_ms: float, load_ms: float, since: int = 0) -> Window:
             steps.append((rank, step, clock, lasts))
             phases.append((rank, step, "data-load", clock - int(ahead_ms * MS), load_ns))
             phases.append((rank, step, "self_attention", begin, half))
-            phases.append((rank, step, "mlp", begin + half, half))
+            phases.append((rank, step, "mlp", begin + half + int(bubble_ms * MS), half))
         clock += lasts
     groups = tuple(ProcessGroup(f"pp-{at}", "pp", (at, at + REPLICAS)) for at in range(REPLICAS))
     job = Job("a-job", RANKS, (Host("host-000", tuple(range(RANKS))),),
@@ -68,6 +69,13 @@ def test_only_what_lies_beside_other_phases_counts() -> None:
     exposed = exposed_loading(Observed(a_pipeline(ahead_ms=50, load_ms=150)))
     assert exposed is not None
     assert np.nanmedian(exposed[:REPLICAS, 5:]) == pytest.approx(110 * MS, rel=0.2)
+
+
+def test_what_a_device_waits_for_in_the_middle_of_a_step_is_no_batch() -> None:
+    window = a_pipeline(ahead_ms=350, load_ms=310, bubble_ms=200)
+    exposed = exposed_loading(Observed(window))
+    assert exposed is not None and np.nanmedian(exposed[:REPLICAS, 5:]) < MS
+    assert not loading(diagnose(window))
 
 
 def test_loading_that_is_never_beside_another_phase_has_one_clock() -> None:

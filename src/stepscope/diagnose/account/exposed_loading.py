@@ -3,7 +3,9 @@
 A host that runs ahead loads the next batch while its device still computes; that costs nothing.
 Loading is timed on the host, other phases on the device. What shows that they are: one thread is
 in one phase after another, so a recording in which loading lies across the begin or the end of
-another phase of its rank has two clocks (or loads in a thread beside).
+another phase of its rank has two clocks (or loads in a thread beside). A batch that is loaded once
+per step is loaded when the step before it was launched, so its device is not without work before
+that ended: what it waits for in between, such as the input of its stage, is not the loader.
 Cost: two unions of the phases. Cannot see: a device that idles within its phases.
 """
 
@@ -18,7 +20,7 @@ from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Floats, Ints, Mask, Table, Union, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, union
 
 EDGE = 0.1
 """Part of a batch's loading that must lie within other phases, and beyond any one of them: rounding
@@ -41,9 +43,27 @@ def _exposed_loading(job: Observed) -> Floats | None:
     rows = _Rows.of(job.line, phases)
     if rows is None or not rows.has_two_clocks():
         return None
-    both = covered(job.line, rows.row, rows.begin, rows.end)
-    other = ~rows.loads
-    return np.asarray(both - covered(job.line, rows.row[other], rows.begin[other], rows.end[other]))
+    row, begin, end = (np.concatenate(both) for both in
+                       zip(rows.busy(), _operators(job), strict=True))  # fmt: skip
+    loads = rows.loads
+    both = covered(job.line, np.concatenate((row, rows.row[loads])),
+                   np.concatenate((begin, rows.begin[loads])),
+                   np.concatenate((end, rows.end[loads])))  # fmt: skip
+    return np.asarray(both - covered(job.line, row, begin, end))
+
+
+_Spans = tuple[Ints, Ints, Ints]
+"""The row of each interval, its begin and its end."""
+
+
+def _operators(job: Observed) -> _Spans:
+    """When operators were in progress on devices."""
+    comm, nothing = job.window.table("comm_ops"), np.zeros(0, np.int64)
+    if comm is None or not comm.has("start_ns", "end_ns"):
+        return nothing, nothing, nothing
+    row, begin, end = job.line.rows(comm.ints("rank")), comm.ints("start_ns"), comm.ints("end_ns")
+    known = (row >= 0) & (begin != NULL) & (end > begin)
+    return row[known], begin[known], end[known]
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,7 @@ class _Rows:
 
     line: Timeline
     row: Ints
+    cell: Ints
     begin: Ints
     end: Ints
     loads: Mask
@@ -64,7 +85,23 @@ class _Rows:
         end = begin + phases.ints("duration_ns")
         if not (loads & kept).any() or not (~loads & kept).any():
             return None
-        return cls(line, row[kept], begin[kept], end[kept], loads[kept])
+        column = line.columns(phases.ints("step")) if phases.has("step") else np.full(row.size, -1)
+        cell = np.where(column >= 0, row * len(line.steps) + column, -1)
+        return cls(line, row[kept], cell[kept], begin[kept], end[kept], loads[kept])
+
+    def busy(self) -> _Spans:
+        """When devices had work: from the first phase of a step to its last one, if a batch is
+        loaded once per step; else in each phase."""
+        other = ~self.loads
+        row, cell, begin, end = (one[other] for one in (self.row, self.cell, self.begin, self.end))
+        batches = np.bincount(self.cell[self.loads & (self.cell >= 0)])
+        if (cell < 0).any() or (batches > 1).any():
+            return row, begin, end
+        cells, number = np.unique(cell, return_inverse=True)
+        first, last = np.full(cells.size, np.iinfo(np.int64).max), np.zeros(cells.size, np.int64)
+        np.minimum.at(first, number, begin)
+        np.maximum.at(last, number, end)
+        return cells // len(self.line.steps), first, last
 
     def has_two_clocks(self) -> bool:
         """Whether a good part of loading lies across edges of other phases."""
