@@ -37,7 +37,8 @@ def _orders(phases: Table | None) -> int:
     middle = (
         phases.ints("step") == numbers[numbers.size // 2] if numbers.size else np.zeros(0, bool)
     )
-    rows = phases.take(middle & (phases.ints("microbatch") >= 0))
+    named = phases.strings("phase").codes >= 0
+    rows = phases.take(middle & named & (phases.ints("microbatch") >= 0))
     names = rows.strings("phase")
     spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
     if np.count_nonzero(spent) < 2:
