@@ -330,3 +330,9 @@ def test_without_devices_operators_are_the_work() -> None:
     (patterns,) = Observed(window).patterns
     assert Judge(patterns, NOTHING).expected(patterns.functions[0]).beta.high == 1.0
     assert not found(window).verdicts
+
+
+def test_our_own_threads_are_no_functions_of_the_job() -> None:
+    ours = Share("run", "python", 0.04, location="threading.py:9", thread="GIL: stepscope-profile")
+    rows = profile(4, [Share("aten::mm", "operator", 0.8), ours])
+    assert [one.name for one in found(a_window(4, rows)).functions] == ["aten::mm"]

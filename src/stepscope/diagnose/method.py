@@ -69,7 +69,7 @@ def _has(window: Window, wanted: str) -> bool:
 
 
 def _either(window: Window, wanted: str) -> str:
-    found = list(dict.fromkeys(_described(window, one) for one in wanted.split("|")))
+    found = sorted({_described(window, one) for one in wanted.split("|")})
     if all(one.startswith("table ") for one in found):
         return f"table {' or '.join(one.removeprefix('table ') for one in found)}"
     return " or ".join(found)

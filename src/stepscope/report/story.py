@@ -405,9 +405,13 @@ def not_run(diagnosis: Diagnosis) -> Iterator[str]:
     lacking = sorted((why for why in reasons if why in unrecorded), key=lambda w: -len(reasons[w]))
     if lacking:
         count = sum(len(reasons[why]) for why in lacking)
-        without = units.names((f"{why} ({len(reasons[why])})" for why in lacking), limit=6)
+        without = units.names((_counted(why, len(reasons[why])) for why in lacking), limit=6)
         yield (f"{units.count(count, 'method')} for want of data: {without}; `stepscope methods` "
                "says what each needs")  # fmt: skip
+
+
+def _counted(why: str, methods: int) -> str:
+    return f"{why} ({methods})" if methods > 1 else why
 
 
 def windows_by_kind(diagnosis: Diagnosis) -> Iterator[str]:

@@ -14,6 +14,9 @@ MOST = 30
 """Functions that are listed; those with more than one percent are seldom more than twenty (EROICA,
 section 4.3). Paper."""
 
+OWN_THREADS = "stepscope-"
+"""What the names of our own threads in a training process begin with: not the job's functions."""
+
 
 def functions(job: Observed) -> tuple[FunctionUse, ...]:
     """Of the last window of profiling, the function with the largest share on any rank first."""
@@ -21,7 +24,8 @@ def functions(job: Observed) -> tuple[FunctionUse, ...]:
         return ()
     window = job.patterns[-1]
     judge = Judge(window, job.expected)
-    found = [_use(job, judge, window, at) for at in range(len(window.functions))]
+    found = [_use(job, judge, window, at) for at, one in enumerate(window.functions)
+             if OWN_THREADS not in (one.thread or "")]  # fmt: skip
     return tuple(sorted(found, key=lambda one: (-one.most, one.name))[:MOST])
 
 
