@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from typing import TypeVar
 
 import numpy as np
@@ -75,11 +74,10 @@ from stepscope.diagnose.finding import (
     Waste,
 )
 from stepscope.diagnose.method import Detector, Explanation, SoFar
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview.functions import functions
 from stepscope.diagnose.overview.limits import limits
-from stepscope.diagnose.overview.overview import last_arrivals, rank_times
+from stepscope.diagnose.overview.overview import last_arrivals, rank_phases, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.overview.periods import with_periods
 from stepscope.diagnose.overview.recorders import losses, not_recorded
@@ -90,7 +88,7 @@ from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
-from stepscope.diagnose.shown import NO_SERIES, RankPhase, StepSeries
+from stepscope.diagnose.shown import NO_SERIES, StepSeries
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.asynchronous import step_ns
@@ -146,7 +144,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         clocks=clocks,
         skipped=(*dropped, *unaligned, *profiled, *not_recorded(window), *_skipped(job, found)),
         series=series,
-        rank_phases=tuple(_rank_phases(job)),
+        rank_phases=tuple(rank_phases(job)),
         rank_times=times,
         limits=limits(job, times),
         latecomers=last_arrivals(job),
@@ -483,15 +481,6 @@ def _series(job: Observed) -> StepSeries:
 
 def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:
     return StepSeries(tuple(map(int, steps)), tuple(map(int, np.nan_to_num(took_ns))))
-
-
-def _rank_phases(job: Observed) -> Iterator[RankPhase]:
-    """The median own time, in whole nanoseconds, of each rank and phase that has one."""
-    for phase, own in job.own.items():
-        medians = np.mean([stats.row_medians(own[:, at]) for at in job.cycle.kinds], axis=0)
-        known = np.isfinite(medians)
-        ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
-        yield from map(RankPhase, ranks, repeat(phase), times)
 
 
 def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:

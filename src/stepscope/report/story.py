@@ -406,8 +406,8 @@ def not_run(diagnosis: Diagnosis) -> Iterator[str]:
     if lacking:
         count = sum(len(reasons[why]) for why in lacking)
         without = units.names((_counted(why, len(reasons[why])) for why in lacking), limit=6)
-        yield (f"{units.count(count, 'method')} for want of data: {without}; `stepscope methods` "
-               "says what each needs")  # fmt: skip
+        yield (f"{units.count(count, 'method')}, because data is missing: {without}; "
+               "`stepscope methods` lists what each needs")  # fmt: skip
 
 
 def _counted(why: str, methods: int) -> str:

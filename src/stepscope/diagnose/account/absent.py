@@ -32,8 +32,9 @@ def unrecorded_ranks(job: Observed) -> frozenset[int]:
 def wait_ns(job: Observed) -> Floats:
     """By step, how long even the recorded rank that waits least waits for unrecorded ones."""
     absent = unrecorded_ranks(job)
-    matched = _matched(job, [one for one in job.window.groups if absent & set(one.ranks)])
-    if matched is None:
+    calls = _calls(job, [one for one in job.window.groups if absent & set(one.ranks)])
+    matched = None if calls is None else match(calls)
+    if matched is None or not matched.order.size:
         return np.zeros(len(job.line.steps))
     waited = _waited(job, matched)
     idle = np.nan_to_num(job.line.job_period_ns - job.total, nan=np.inf)
@@ -44,24 +45,22 @@ def wait_ns(job: Observed) -> Floats:
 def together_ns(job: Observed, groups: Sequence[ProcessGroup]) -> Floats | None:
     """How long each rank is in collectives of these groups, `[rank, step]`, with the transfers;
     None if there are none, or no ends were recorded."""
-    matched = _matched(job, groups)
-    if matched is None:
+    calls = _calls(job, groups)
+    if calls is None or not len(calls):
         return None
-    table = matched.table
-    ended = table.take(table.ints("end_ns") != NULL)
+    ended = calls.take(calls.ints("end_ns") != NULL)
     row = job.line.rows(ended.ints("rank"))
     return covered(job.line, row, arrivals(ended), ended.ints("end_ns"))
 
 
-def _matched(job: Observed, groups: Sequence[ProcessGroup]) -> Matched | None:
-    """The collectives of these groups; None if there are none, or no ends were recorded."""
+def _calls(job: Observed, groups: Sequence[ProcessGroup]) -> Table | None:
+    """The calls of collectives of these groups; None if there are no groups or no ends."""
     comm = job.window.table("comm_ops")
     if comm is None or not groups or not comm.has("end_ns") or not len(job.line.steps):
         return None
     wanted = comm.strings("op").equals(*SYNCHRONIZING)
     wanted &= comm.strings("group").equals(*(one.id for one in groups))
-    matched = match(comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0)))
-    return matched if matched.order.size else None
+    return comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0))
 
 
 def _waited(job: Observed, matched: Matched) -> Floats:

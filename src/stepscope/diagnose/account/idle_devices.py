@@ -16,7 +16,7 @@ from stepscope.window import Floats, Table
 
 
 def idle_beyond_peers(job: Observed) -> Floats | None:
-    """`[rank, step]`: time idle for want of launches beyond the peers' median, in ns.
+    """`[rank, step]`: time idle because nothing was launched, beyond the peers' median, in ns.
 
     It counts no further than the median rank communicates and computes nothing meanwhile: else
     nobody waits. None where this was not recorded, or stages of a pipeline have no equals.

@@ -37,7 +37,7 @@ def work(job: Observed) -> Work | None:
     if passes is not None:
         return Work((passes[0] + passes[1])[:, skip:], lasted)
     if KERNELS in job.own.phases:
-        return Work(job.own.own[job.own.phases.index(KERNELS), :, skip:], lasted)
+        return Work(job.own.of(KERNELS)[:, skip:], lasted)
     if job.kernels is not None:
         return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
     comm = job.window.table("comm_ops")

@@ -9,10 +9,7 @@ from stepscope.diagnose.detect.slow_group_kernels import RATIO
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_SCORE, SCORE
-
-SUSPECTED = LEAST_SCORE - 0.05
-"""Where a member that was not recorded may be late instead: a suspect. Our choice."""
+from stepscope.diagnose.thresholds import SCORE, SUSPECT_SCORE
 
 
 def slow_since(job: Observed, method: str, named: Collection[int]) -> Iterator[SlowLink]:
@@ -38,7 +35,7 @@ def _finding(job: Observed, method: str, one: Since) -> SlowLink:
         steps=line.span(one.split, stop), time_ns=line.span_ns(one.split, stop),
         slowdown=one.ratio, lost_ns=lost_ns, lost_fraction=lost_fraction, where=where,
         columns=tuple(range(one.split, stop)), victims=len(line.ranks),
-        score=SCORE if one.is_sure else SUSPECTED,
+        score=SCORE if one.is_sure else SUSPECT_SCORE,  # an unrecorded member may be late
         values={"where": where, "ratio": one.ratio, "lost_ns": lost_ns,
                 "members": list(one.group.ranks), "lost_fraction": lost_fraction},
         decisions=(Decision(method, True, one.ratio, RATIO, detail),),

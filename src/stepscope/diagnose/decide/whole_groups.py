@@ -63,7 +63,7 @@ def _is_one(job: Observed, part: Sequence[Slowdown]) -> bool:
     if rows is None or phase not in rows.passes or phase not in job.own.phases:
         return False
     members = job.line.rows(np.array([rank for one in part for rank in one.ranks], np.int64))
-    own = job.own.own[job.own.phases.index(phase)][members][:, suspects[0].columns]
+    own = job.own.of(phase)[members][:, suspects[0].columns]
     return _vary_together(own)
 
 

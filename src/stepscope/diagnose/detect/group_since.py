@@ -4,7 +4,7 @@ Fault: a link within one of few groups, from some step on: too few equal groups 
 Paper: none; the reasoning of `slow_group_kernels` (ARGUS, 2026, section 9.2) against a group's own
 past.
 Ours: whose lane a kernel runs on is not recorded, but all members of a group leave it together, and
-others do not: the largest groups of one kind whose members leave together own the lane. The member
+others do not: the largest groups of one kind whose members leave together use the lane. The member
 that waits least shows how long data moves. If that takes longer from some step on, in one group,
 and as long as before in equal groups, its data moves slower. Ranks of other groups that wait for it
 do so in a lane of theirs, in which some member, arriving last, waits as little as before.

@@ -30,7 +30,7 @@ from stepscope.diagnose.network.counters import OWN, RaisedCounter, raised_count
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, LEAST_COST
+from stepscope.diagnose.thresholds import FAST, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.words.advice import name_ranks
@@ -40,8 +40,6 @@ from stepscope.window import Floats, Ints, Mask
 LOW = 0.95
 """Of the peers' clock. Devices under one load differ by two or three steps of 15 in 1980 MHz; five
 percent is the smallest slowdown that is looked for. Our simulator."""
-SUSPECTED = 0.45
-"""The score: gauges never accuse. As `slow_units.SUSPECTED`."""
 LONGER = 1.05
 """A phase of a rank is longer than the median rank's, as `straggler.EFFECT`."""
 MOST = 0.5
@@ -83,7 +81,7 @@ def _by_clock(job: Observed) -> Iterator[Slowdown]:
         return
     clocks = job.hardware("sm_clock_mhz", first, stop)
     ratio = stats.median(clocks[rows]) / stats.median(clocks)
-    ranks = tuple(job.line.ranks[rows].tolist())
+    ranks = job.line.ranks_of(rows)
     own = "its device runs" if len(ranks) == 1 else "their devices run"
     said = f"{own} at {percent(ratio)} of the usual clock, held down by heat or power"
     says = f"{name_ranks(ranks)} may hold up the others: {said}"
@@ -99,7 +97,7 @@ def _are_one(job: Observed, rows: Ints) -> bool:
     if not all(np.isin(one, rows).all() for one in hosts):
         return False
     names = {one.name for one in job.window.job.hosts
-             if set(one.ranks) & set(job.line.ranks[rows].tolist())}  # fmt: skip
+             if set(one.ranks) & set(job.line.ranks_of(rows))}  # fmt: skip
     fabric = job.window.job.fabric
     switches = () if fabric is None else fabric.switches
     above = [{child.partition("/")[0] for child in one.children} for one in switches]
@@ -150,15 +148,15 @@ def _by_counters(job: Observed) -> Iterator[Slowdown]:
 def _device_of(job: Observed, sign: RaisedCounter) -> Device | None:
     """The one device that the counter is of, or else the host; None if neither is known."""
     kind = next((kind for word, kind, _ in OWN if sign.metric.startswith(word)), None)
-    devices, ranks = Devices(job.window), job.line.ranks[sign.rows].tolist()
+    devices, ranks = Devices(job.window), job.line.ranks_of(sign.rows)
     if kind == "nic" and (name := _only(map(devices.nic, ranks))):
-        return Device("nic", name, SUSPECTED)
+        return Device("nic", name, SUSPECT_SCORE)
     if kind == "nvlink" and (name := _only(map(devices.nvlink, ranks))):
-        return Device("nvlink", name, SUSPECTED)
+        return Device("nvlink", name, SUSPECT_SCORE)
     if kind == "pcie" and (name := _only(map(devices.pcie, ranks))):
-        return Device("pcie", name, SUSPECTED)
+        return Device("pcie", name, SUSPECT_SCORE)
     host = _only(map(devices.host, ranks))
-    return Device("host", host, SUSPECTED) if kind and host else None
+    return Device("host", host, SUSPECT_SCORE) if kind and host else None
 
 
 def _only(names: Iterable[str | None]) -> str | None:
@@ -169,7 +167,7 @@ def _only(names: Iterable[str | None]) -> str | None:
 def _counted(
     job: Observed, sign: RaisedCounter, device: Device, slow: Mask, lost: float
 ) -> Slowdown:
-    ranks = tuple(job.line.ranks[sign.rows].tolist())
+    ranks = job.line.ranks_of(sign.rows)
     columns = np.flatnonzero(slow)
     phase, grown = _grown(job, slow)
     cause: Cause = "memory_copy" if device.type == "pcie" else "network"
@@ -205,7 +203,7 @@ def _finding(
     return Slowdown(
         OddGauges.name, cause, detail, ranks, devices=(device,) if device else (), phase=phase,
         steps=line.span(*span), time_ns=line.span_ns(*span), slowdown=slowdown,
-        lost_ns=(lost or 0.0) * line.typical_ns, lost_fraction=lost, score=SUSPECTED, says=says,
+        lost_ns=(lost or 0.0) * line.typical_ns, lost_fraction=lost, score=SUSPECT_SCORE, says=says,
         columns=frozenset(range(*span) if columns is None else columns.tolist()),
         decisions=(Decision("gauge", True, says=detail, gate=False),),
     )  # fmt: skip

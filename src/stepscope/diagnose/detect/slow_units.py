@@ -201,7 +201,7 @@ def _finding(
 
 def _members(job: Observed, rows: Ints) -> tuple[int, ...]:
     """The ranks of a group, those that were not recorded included."""
-    known = frozenset(job.line.ranks[rows].tolist())
+    known = frozenset(job.line.ranks_of(rows))
     groups = job.window.job.groups_of_kind(*UNITS)
     return next(tuple(sorted(one.ranks)) for one in groups if known <= frozenset(one.ranks))
 

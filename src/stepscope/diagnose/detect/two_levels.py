@@ -93,15 +93,14 @@ def _is_work(job: Observed, long: Mask) -> bool:
 def _least_work(job: Observed) -> Floats:
     """How long any rank at least is in its phases, without loading and gaps, in each column."""
     spent = np.zeros(job.total.shape)
-    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+    for phase, own in job.own.items():
         if phase not in UNNAMED and not loads(phase):
             spent += np.nan_to_num(own)
     return np.asarray((spent + _hidden(job)).min(axis=0))
 
 
 def _hidden(job: Observed) -> Floats:
-    """The time in phases of which it is not known how long ranks waited in them: nobody can rule
-    out that it is work."""
+    """The time in phases whose share of waiting is not known: all of it may be work."""
     table, shape = job.window.table("phases"), job.total.shape
     unknown = job.own.hidden_phases - set(job.own.phases)
     if table is None or not unknown:

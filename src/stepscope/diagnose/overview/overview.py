@@ -6,10 +6,14 @@ the last arrival is last by design, so such groups are left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
+
 import numpy as np
 
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import Latecomer, RankTime
+from stepscope.diagnose.shown import Latecomer, RankPhase, RankTime
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.peers import across_stages
 from stepscope.window import Ints, Table
@@ -33,6 +37,15 @@ def rank_times(job: Observed) -> tuple[RankTime, ...]:
 
 def _of_rank(rank: int, rows: Table) -> RankTime:
     return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
+
+
+def rank_phases(job: Observed) -> Iterator[RankPhase]:
+    """The median own time, in whole nanoseconds, of each rank and phase that has one."""
+    for phase, own in job.own.items():
+        medians = np.mean([stats.row_medians(own[:, at]) for at in job.cycle.kinds], axis=0)
+        known = np.isfinite(medians)
+        ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
+        yield from map(RankPhase, ranks, repeat(phase), times)
 
 
 def last_arrivals(job: Observed) -> tuple[Latecomer, ...]:

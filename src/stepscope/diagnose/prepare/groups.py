@@ -75,11 +75,7 @@ class _Calls:
 
     @classmethod
     def of(cls, window: Window, comm: Table) -> _Calls:
-        if not comm.has("step"):
-            return cls(window, comm, comm)
-        numbers = distinct(comm.ints("step"))
-        middle = comm.ints("step") == numbers[numbers.size // 2]
-        return cls(window, comm, comm.take(middle))
+        return cls(window, comm, of_middle_step(comm) if comm.has("step") else comm)
 
     def groups(self) -> list[ProcessGroup]:
         """Pipelines by their stages, and all groups that call collectives."""
@@ -171,6 +167,14 @@ class _Calls:
                          _in_order(ranks, first, sent))
             for at, ranks in enumerate(chains)
         ]  # fmt: skip
+
+
+def of_middle_step(table: Table) -> Table:
+    """The rows of the step in the middle of the recording."""
+    numbers = distinct(table.ints("step"))
+    if not numbers.size:
+        return table
+    return table.take(table.ints("step") == numbers[numbers.size // 2])
 
 
 def _name(ranks: Sequence[int], names: Mapping[int, str]) -> str:

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Table, Window, distinct
+from stepscope.diagnose.prepare.groups import of_middle_step
+from stepscope.window import Table, Window
 
 
 def with_stages(window: Window) -> Window:
@@ -33,12 +34,8 @@ def _orders(phases: Table | None) -> int:
     """How many different numbers of passes ranks begin before the first one of the other kind."""
     if phases is None or not phases.has("step", "microbatch", "start_ns"):
         return 0
-    numbers = distinct(phases.ints("step"))
-    middle = (
-        phases.ints("step") == numbers[numbers.size // 2] if numbers.size else np.zeros(0, bool)
-    )
-    named = phases.strings("phase").codes >= 0
-    rows = phases.take(middle & named & (phases.ints("microbatch") >= 0))
+    rows = of_middle_step(phases)
+    rows = rows.take((rows.strings("phase").codes >= 0) & (rows.ints("microbatch") >= 0))
     names = rows.strings("phase")
     spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
     if np.count_nonzero(spent) < 2:

@@ -102,6 +102,11 @@ def is_librarys(function: str) -> bool:
     return ("/lib/python3" in function and "-packages/" not in function) or "(<frozen" in function
 
 
+def is_own(function: str) -> bool:
+    """Whether a function belongs to no library at all."""
+    return is_users(function) and not is_librarys(function)
+
+
 def users_frame(stack: Sequence[str]) -> str | None:
     """The innermost frame of a user's own code, else the innermost of all.
 

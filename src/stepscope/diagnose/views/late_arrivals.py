@@ -21,7 +21,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import all_waits_recorded
-from stepscope.window import Floats, Ints, Mask, Window
+from stepscope.window import Floats, Mask, Window
 
 
 def late_within(window: Window, rows: PhaseRows, phases: Sequence[str]) -> dict[str, Floats]:
@@ -61,10 +61,6 @@ def _late_at_entry(rows: PhaseRows, wanted: Mask) -> Floats:
     shape = len(rows.line.ranks), len(rows.line.steps)
     origin = int(rows.start[wanted].min()) if wanted.any() else 0
     first = np.full(shape[0] * shape[1], np.inf)
-    np.minimum.at(first, _cells(rows, wanted), (rows.start[wanted] - origin).astype(np.float64))
+    np.minimum.at(first, rows.cell[wanted], (rows.start[wanted] - origin).astype(np.float64))
     entered = np.where(np.isfinite(first), first, np.nan).reshape(shape)
     return np.nan_to_num(entered - stats.column_median(entered)).clip(0.0)
-
-
-def _cells(rows: PhaseRows, wanted: Mask) -> Ints:
-    return rows.rank[wanted] * len(rows.line.steps) + rows.column[wanted]

@@ -31,6 +31,7 @@ from stepscope.diagnose.views.frames import (
     function_of,
     is_librarys,
     is_ours,
+    is_own,
     is_torchs,
     is_users,
     waits,
@@ -180,13 +181,13 @@ class Samples:
         """If the frame belongs to Python's library or an installed package, the innermost caller of
         the user's own that has most of the chosen time; else, and if there is none, an empty
         text."""
-        if _is_own(frame):
+        if is_own(frame):
             return ""
         at = np.array([function_of(line) == function_of(frame) for line in self.lines], np.bool_)
         below = np.full(self.stacks, -1)
         inside = at[self.pair_line]
         below[self.pair_stack[inside]] = self.pair_depth[inside]
-        own = np.array([_is_own(one) and not is_ours(one) for one in self.functions], np.bool_)
+        own = np.array([is_own(one) and not is_ours(one) for one in self.functions], np.bool_)
         above = own[self.pair_function] & (self.pair_depth < below[self.pair_stack])
         return self._nearest_line(above, chosen)
 
@@ -359,10 +360,6 @@ class Samples:
         only_here = theirs & (now - peers >= least) & (peers <= ABSENT * now)
         found = np.flatnonzero(only_here)
         return int(found[np.argmax(self.depth[found])]) if found.size else function
-
-
-def _is_own(function: str) -> bool:
-    return is_users(function) and not is_librarys(function)
 
 
 def in_training(stacks: Table) -> Mask:
