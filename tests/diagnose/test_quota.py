@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -151,6 +152,29 @@ def test_a_host_whose_ranks_wait_for_a_processor_while_steps_are_longer(
     assert [(one.ranks, one.cause) for one in named] == [((2, 3), cause)]
     assert "ranks 2 and 3 wait for a processor for " in named[0].summary
     assert not [one for one in diagnose(crowded(0.08)).verdicts if one.ranks]
+
+
+def test_where_all_hosts_wait_for_processors_none_is_named_for_a_second_of_more() -> None:
+    """More busy threads than processors: now one host waits more, now the other; steps vary."""
+
+    def longer(own: Floats) -> Floats:
+        found = own.copy()
+        found[1, :, 100:120] += 25e6
+        return found
+
+    window = a_job(noise=0.02, edit=longer)
+    window = replace(window, job=on_two_hosts(window).job)
+    begin, end = (steps_at(window, step) for step in (100, 120))
+    chunk = (end - begin) // 10
+
+    def waits(rank: int, at: int) -> float:
+        now_and_then = Random(f"{rank // 2} {at // chunk}").uniform(0.08, 0.32)
+        return now_and_then if not begin <= at < end else 0.3 if rank in (2, 3) else 0.14
+
+    job = Observed(with_samples(window, "run_delay", waits))
+    beyond = job.hardware("run_delay", 100, 120)
+    assert beyond[2:].min() - beyond[:2].max() > 0.1, "so much does the one wait beyond the other"
+    assert not [one for one in diagnose(job.window).verdicts if one.ranks]
 
 
 def steps_at(window: Window, step: int) -> int:

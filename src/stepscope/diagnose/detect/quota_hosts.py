@@ -7,7 +7,8 @@ Paper: none. The kernel counts for how long it stops a group (`cpu_throttled`), 
 wait for a processor (`run_delay`), so nothing about the cause is inferred; what it costs is
 measured by the steps before and after.
 Rule: the steps in which the ranks of one host are stopped, or wait, most beyond those of all others
-(Page's cumulative sum), for a tenth of the time at least, and longer steps than elsewhere.
+(Page's cumulative sum), for a tenth of the time at least and beyond what hosts differ by now and
+then, and longer steps than elsewhere.
 Cost: one mean over the samples for every few steps. Cannot see: what all hosts suffer alike, or
 what was there from the first step on and no other method shows to cost anything.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.finding import Cause, Decision, Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -93,9 +95,18 @@ def _most_stopped(job: Observed, metric: str) -> _Stop | None:
     parts = stats.worst_stretch(beyond, THROTTLED)
     at = int(np.argmax(np.nan_to_num(parts.mean) * (parts.stop - parts.first)))
     share, first, stop = float(parts.mean[at]), int(parts.first[at]), int(parts.stop[at])
-    if not share >= THROTTLED:
+    if not (share >= THROTTLED and _is_no_chance(beyond, parts, at)):
         return None
     return _Stop(hosts[at], int(edges[first]), int(edges[stop]), share)
+
+
+def _is_no_chance(beyond: Floats, parts: stats.Stretches, at: int) -> bool:
+    """Whether hosts do not differ as much now and then: on a machine with more busy threads than
+    processors all ranks wait a fifth of the time, and for a second now one host's, now another's.
+    """
+    noise = stats.pooled_noise(beyond, THROTTLED, parts)
+    needed = stats.threshold(FALSE_ALARMS, beyond.size, noise.samples)
+    return bool(parts.mean[at] >= needed * noise.of_mean(parts.length)[at])
 
 
 def _loss(job: Observed, stop: _Stop) -> float:
