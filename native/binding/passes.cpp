@@ -57,17 +57,23 @@ PyObject* slacks(PyObject*, PyObject* arguments) {
     });
 }
 
+Rows rows_of(const Numbers<std::int16_t>& values, std::size_t points) {
+    if (values.size % points != 0) throw std::invalid_argument("no whole rows");
+    for (std::size_t at = 0; at < values.size; ++at)
+        if (values.data[at] < 0) throw std::invalid_argument("below zero");
+    return {values.data, values.size / points};
+}
+
 PyObject* divergences(PyObject*, PyObject* arguments) {
     return guarded([&] {
-        PyObject* bytes = nullptr;
-        Py_ssize_t points = 0;
-        if (!PyArg_ParseTuple(arguments, "On", &bytes, &points)) throw Failed{};
-        const Numbers<std::int16_t> values(bytes);
-        const std::size_t wide = at_least_one(points);
-        if (values.size % wide != 0) throw std::invalid_argument("no whole rows");
-        for (std::size_t at = 0; at < values.size; ++at)
-            if (values.data[at] < 0) throw std::invalid_argument("below zero");
-        return bytes_of(mean_divergences(values.data, values.size / wide, wide));
+        PyObject *values = nullptr, *some = nullptr;
+        Py_ssize_t wide = 0;
+        if (!PyArg_ParseTuple(arguments, "On|O", &values, &wide, &some)) throw Failed{};
+        const std::size_t points = at_least_one(wide);
+        const Rows rows = rows_of(Numbers<std::int16_t>(values), points);
+        if (some == nullptr) return bytes_of(mean_divergences(rows, points));
+        const Rows from = rows_of(Numbers<std::int16_t>(some), points);
+        return bytes_of(mean_divergences_from(rows, from, points));
     });
 }
 

@@ -15,8 +15,16 @@ namespace stepscope {
 
 constexpr std::int16_t WHOLE = 32767;  // stands for 1
 
-// The mean distance of each of `workers` rows of `points` values (0 to WHOLE) to the other rows.
-std::vector<double> mean_divergences(const std::int16_t* values, std::size_t workers,
-                                     std::size_t points);
+// Rows of `points` values from 0 to WHOLE, one after the other.
+struct Rows {
+    const std::int16_t* values;
+    std::size_t count;
+};
+
+// The mean distance of each row to the other rows.
+std::vector<double> mean_divergences(Rows rows, std::size_t points);
+
+// The mean distance of each row to some rows, which may be among them.
+std::vector<double> mean_divergences_from(Rows rows, Rows some, std::size_t points);
 
 }  // namespace stepscope

@@ -217,11 +217,12 @@ def pass_slacks(
         ValueError: columns do not fit together, or a pass waits for a later one.
     """
 
-def mean_divergences(values: bytes, points: int, /) -> bytes:
+def mean_divergences(values: bytes, points: int, some: bytes = ..., /) -> bytes:
     """The mean largest difference of each row to all others, a float64 per row, from 0 to 1.
 
     Args:
         values: int16, [rows, points], from 0 to 32767, which stands for 1.
+        some: such rows; the difference to these is given instead.
 
     Raises:
         ValueError: there are no whole rows, or a value is below 0.

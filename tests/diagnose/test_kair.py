@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from stepscope.diagnose.detect.published.kair import Outliers, divergences, rhythms, z_scores
 from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.numeric import compiled
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.settings import Settings
@@ -31,6 +33,18 @@ def test_scores_of_three_workers_worked_out_by_hand() -> None:
     done = np.array([[0.5, 1.0, 1.0], [0.5, 1.0, 1.0], [0.0, 0.5, 1.0]])
     assert np.allclose(divergences(done), [0.25, 0.25, 0.5], atol=1e-4)
     assert divergences(done[:1]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_some_workers_stand_for_all_others(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = np.sort(np.random.default_rng(5).random((200, 16)), axis=1)
+    done[7] = 1.0
+    whole = divergences(done)
+    if not native:
+        monkeypatch.setattr(compiled, "mean_divergences", None)
+    assert np.abs(divergences(done, at_most=60) - whole).max() < 0.05
+    assert int(np.argmax(divergences(done, at_most=60))) == 7
+    assert np.array_equal(divergences(done, at_most=200), divergences(done))
 
 
 def test_deviations_of_operators_worked_out_by_hand() -> None:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, SlowLink
 from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
@@ -103,13 +104,30 @@ def _begins(graph: StepGraph) -> Ints:
     return np.asarray(graph.lanes.line.begins_ns[graph.lanes.columns])
 
 
-def divergences(done: Floats) -> Floats:
-    """S: the mean K-S distance of each worker to all others."""
+def divergences(done: Floats, at_most: int | None = None) -> Floats:
+    """S: the mean K-S distance of each worker to all others.
+
+    Args:
+        at_most: of more workers, so many that are drawn stand for all others.
+    """
     fixed = np.ascontiguousarray(np.rint(done * WHOLE).astype(np.int16))
+    if at_most is not None and len(fixed) > at_most:
+        some = np.sort(np.random.default_rng(0).choice(len(fixed), at_most, replace=False))
+        return _from_some(fixed, np.ascontiguousarray(fixed[some]))
     if compiled.mean_divergences is not None:
         return np.frombuffer(compiled.mean_divergences(fixed.tobytes(), fixed.shape[1]))
     apart = [np.abs(fixed.astype(np.int32) - one).max(axis=1).sum() for one in fixed]
     return np.array(apart) / WHOLE / max(len(fixed) - 1, 1)
+
+
+def _from_some(fixed: NDArray[np.int16], some: NDArray[np.int16]) -> Floats:
+    if compiled.mean_divergences is not None:
+        points = fixed.shape[1]
+        return np.frombuffer(compiled.mean_divergences(fixed.tobytes(), points, some.tobytes()))
+    total = np.zeros(len(fixed))
+    for one in some.astype(np.int32):
+        total += np.abs(fixed - one).max(axis=1)
+    return total / WHOLE / len(some)
 
 
 @dataclass(frozen=True)
