@@ -7,8 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from stepscope.diagnose.run import diagnose
 from stepscope.evaluate.collectors import COLLECTORS, EVERY_NS, SAMPLED_NS, collected
 from stepscope.evaluate.columns import with_tables
+from stepscope.evaluate.conditions import as_collected
+from stepscope.evaluate.excerpt import first_and_last
 from stepscope.window import NULL, Table, Window
 from tests.evaluate.jobs import a_job
 
@@ -102,3 +105,12 @@ def test_a_trace_knows_how_long_phases_waited_and_nothing_of_what_never_ended() 
     window = collected(recorded("hang:rank=3,from=8"), "kineto")
     assert (window.tables["comm_ops"].ints("end_ns") != NULL).all()
     assert window.tables["phases"].has("wait_ns") and not window.tables["phases"].has("waits")
+
+
+def test_a_job_that_stands_writes_no_trace_of_the_step_in_which_it_does() -> None:
+    window = collected(recorded("hang:rank=3,from=8"), "kineto")
+    assert first_and_last(window) == (0, 7)
+    assert not diagnose(window).verdicts, "nothing of the hang was recorded"
+    assert first_and_last(collected(recorded("hang:rank=3,from=8"), "all")) == (0, 8)
+    (condition,) = as_collected("kineto")
+    assert condition.cuts_steps, "the fault is in no step that is left"

@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.evaluate.columns import only_tables, with_tables, without_columns, without_tables
+from stepscope.evaluate.excerpt import until_unfinished
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Ints, Mask, Strings, Table, Window
 
@@ -41,6 +42,8 @@ class Collectors:
     name: str
     help: str
     reduce: Callable[[Window], Window]
+    whole_steps: bool = False
+    """Whether a step that does not end is not written at all."""
 
 
 def _hooks(window: Window) -> Window:
@@ -66,7 +69,9 @@ def _all(window: Window) -> Window:
 
 
 def _kineto(window: Window) -> Window:
-    """A trace has only kernels that ended."""
+    """A trace has only kernels that ended, and is written when all its steps have ended: a job that
+    stands writes none of the step in which it does."""
+    window = until_unfinished(window)
     window = only_tables(window, "steps", "phases", "kernels", "comm_ops")
     window = without_columns(window, "phases", "waits", "cpu_ns", "host_start_ns")
     operators = window.table("comm_ops")
@@ -87,7 +92,7 @@ COLLECTORS: Mapping[str, Collectors] = {
         Collectors("all", "everything that --native can record: operators have the times of their "
                    "kernels", _all),
         Collectors("kineto", "traces of PyTorch's profiler: no counters, no network requests",
-                   _kineto),
+                   _kineto, whole_steps=True),
     )
 }  # fmt: skip
 TOPOLOGY = "topology"

@@ -39,7 +39,8 @@ class Condition:
     @property
     def cuts_steps(self) -> bool:
         """Whether it removes steps, and with them perhaps the fault."""
-        return FIVE_STEPS in self.strips
+        whole = bool(self.collectors) and COLLECTORS[self.collectors].whole_steps
+        return whole or FIVE_STEPS in self.strips
 
     def apply(self, window: Window, context: Context) -> Window:
         """The job under this condition."""

@@ -20,8 +20,23 @@ NUMBERED = ("steps", "phases", "comm_ops")
 def around(window: Window, step: int | None, count: int) -> Window:
     """`count` steps: two before `step` and the others from it on; without `step` the last ones."""
     chosen = numbers(window, step, count)
-    if chosen is None:
+    return window if chosen is None else of_steps(window, chosen)
+
+
+def until_unfinished(window: Window) -> Window:
+    """Without the first step that some rank did not end, and all later ones."""
+    steps, known = window.table("steps"), first_and_last(window)
+    if steps is None or known is None:
         return window
+    number = steps.ints("step")[steps.ints("duration_ns") != NULL]
+    ended = np.bincount(number - known[0], minlength=known[1] - known[0] + 1)
+    whole = np.append(ended >= len(window.ranks), False)
+    stop = known[0] + int(np.argmin(whole))
+    return window if stop > known[1] else of_steps(window, range(known[0], stop))
+
+
+def of_steps(window: Window, chosen: range) -> Window:
+    """Only these steps."""
     spans = _spans(window, chosen)
     tables = {name: _cut(name, table, chosen, spans) for name, table in window.tables.items()}
     job = window.job
