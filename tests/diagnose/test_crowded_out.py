@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.decide.crowded_out import without_crowded_out
+from stepscope.diagnose.decide.echoes import without_crowded_out
 from stepscope.diagnose.finding import Cause, Evidence, Slowdown
 from stepscope.diagnose.observed import Observed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.decide.why_not import why_not
+from stepscope.diagnose.decide.candidates import why_not
 from stepscope.diagnose.finding import Decision
 from stepscope.diagnose.observed import Observed
 from stepscope.trace import Job, ProcessGroup

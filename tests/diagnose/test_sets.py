@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.decide import sets
-from stepscope.diagnose.decide.same_experts import same_experts
+from stepscope.diagnose.decide.experts import same_experts
 from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.observed import Observed

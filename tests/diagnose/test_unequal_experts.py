@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from stepscope.diagnose.decide.unequal_experts import excused
+from stepscope.diagnose.decide.experts import excused
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Ints

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 
-from stepscope.diagnose.decide.loss import with_loss
+from stepscope.diagnose.decide.verdict import with_loss
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Device,

@@ -23,19 +23,16 @@ from stepscope.diagnose.decide.absent import (
 )
 from stepscope.diagnose.decide.alone import at_most
 from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
-from stepscope.diagnose.decide.candidates import candidates
+from stepscope.diagnose.decide.candidates import candidates, nearest, why_not
 from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
-from stepscope.diagnose.decide.crowded_out import without_crowded_out
 from stepscope.diagnose.decide.culprits import choose
-from stepscope.diagnose.decide.echoes import without_echoes
-from stepscope.diagnose.decide.ends import with_ends
+from stepscope.diagnose.decide.echoes import without_crowded_out, without_echoes
 from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
-from stepscope.diagnose.decide.loss import with_loss
-from stepscope.diagnose.decide.on_path import with_path
+from stepscope.diagnose.decide.on_path import with_path, with_symptoms
 from stepscope.diagnose.decide.opinions import with_opinions
 from stepscope.diagnose.decide.passed import as_unsteady, passed
 from stepscope.diagnose.decide.same_loss import (
@@ -44,16 +41,15 @@ from stepscope.diagnose.decide.same_loss import (
     is_behind,
     is_same,
     is_turn,
+    with_ends,
     with_function,
 )
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.stuck import without_effects
-from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.undecided import undecided
-from stepscope.diagnose.decide.verdict import ranked, verdict_of
-from stepscope.diagnose.decide.why_not import nearest, why_not
+from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.detect.planned_pauses import pauses_of_all, planned_steps

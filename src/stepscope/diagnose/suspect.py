@@ -43,7 +43,7 @@ class Suspect:
     by_past: bool = False
     """Whether it was compared with its own past, because no other rank does the same work."""
     ordinary: bool = False
-    """Whether ranks with experts differ by as much without a fault (`unequal_experts`)."""
+    """Whether ranks with experts differ by as much without a fault (`decide.experts`)."""
 
     @property
     def usual(self) -> str:

@@ -9,6 +9,10 @@ in a window is judged as `slow_kernel` judges one kernel. Own times contain no c
 that without the ends of operators only kernels show which group is slow (`slow_group_kernels`).
 Cost: one pass over `kernels` or `kernel_summaries`, and one sort per group and window.
 Cannot see: a fault of most ranks of a group, and what is slow for less than a window.
+
+Groups whose communication kernels take longer than before, and not than equal groups', are named
+too; and ranks that all others waited for at times (where own times cover the passes, `transient`
+finds such a rank in the very step).
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ import numpy as np
 
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
-from stepscope.diagnose.decide.by_past import slow_since
-from stepscope.diagnose.decide.by_stalls import stalls
 from stepscope.diagnose.decide.rules import suspected
-from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
+from stepscope.diagnose.detect.group_since import Since, slower_since
+from stepscope.diagnose.detect.slow_group_kernels import RATIO, Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
+from stepscope.diagnose.detect.stall import Stalled, stalled
 from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
@@ -35,11 +39,13 @@ from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLi
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, score
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE, SUSPECT_SCORE, score
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded
 from stepscope.diagnose.views.unnamed import GAPS, KERNELS, OUTSIDE
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import time_apart
 from stepscope.trace import DATA_LOAD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints
 
@@ -49,6 +55,9 @@ CUT = 0.5
 """Of the usual length: a last window below it is cut short. Our simulator."""
 MOST_ENDED = 0.5
 """Ends are known if more than half of all operators have one. Our simulator."""
+METHOD = "stall"
+MOSTLY = 0.5
+"""Part of a wait that an own execution of the rank must last to explain it. Our simulator."""
 
 
 class KernelStragglers:
@@ -293,3 +302,86 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
         lost_fraction=lost_fraction, where=where, victims=victims, score=_sure(one.slower),
         values=values,
     )  # fmt: skip
+
+
+def slow_since(job: Observed, method: str, named: Collection[int]) -> Iterator[SlowLink]:
+    """The group that moves data slower than before, unless a rank that has a verdict is in it."""
+    found = [one for one in slower_since(job) if set(named).isdisjoint(one.group.ranks)]
+    if found:
+        yield _of_the_past(job, method, found[0])
+
+
+def _of_the_past(job: Observed, method: str, one: Since) -> SlowLink:
+    line, stop = job.line, len(job.line.steps)
+    period = line.job_period_ns
+    usual, before = stats.median(period[one.split :]), stats.median(period[: one.split])
+    lost_ns = max(min(one.rise_ns, usual - before), 0.0)
+    lost_fraction = lost_ns / max(usual, 1.0)
+    where = f"in {one.group.id} than before"
+    detail = (
+        f"even the member of {one.group.id} that waits least takes {one.ratio:.2f} times as long "
+        f"in {one.kernel} as before step {line.steps[one.split]}, which equal groups do not"
+    )
+    return SlowLink(
+        method, "network", detail, group=one.group.id, kernels=(one.kernel,),
+        steps=line.span(one.split, stop), time_ns=line.span_ns(one.split, stop),
+        slowdown=one.ratio, lost_ns=lost_ns, lost_fraction=lost_fraction, where=where,
+        columns=tuple(range(one.split, stop)), victims=len(line.ranks),
+        score=SCORE if one.is_sure else SUSPECT_SCORE,  # an unrecorded member may be late
+        values={"where": where, "ratio": one.ratio, "lost_ns": lost_ns,
+                "members": list(one.group.ranks), "lost_fraction": lost_fraction},
+        decisions=(Decision(method, True, one.ratio, RATIO, detail),),
+    )  # fmt: skip
+
+
+def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
+    """Ranks that stalled, except those that are already named."""
+    longest = _longest(known)
+    if longest is None:
+        return []
+    hosts = [rows for rows in job.host_rows if rows.size > 1]
+    found = [_of_stall(job, known, one) for one in stalled(longest, hosts)]
+    return [one for one in found if set(named).isdisjoint(one.ranks)]
+
+
+def _longest(known: Recorded) -> Floats | None:
+    """`[rank, window]`: the longest communication kernel; None where none was recorded."""
+    kept = [times.longest_ns for times in known if is_communicating(times.kernel)]
+    recorded = [one for one in kept if one is not None]
+    return np.fmax.reduce(recorded) if recorded else None
+
+
+def _of_stall(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
+    windows = np.array(one.windows)
+    ranks = job.line.ranks_of(one.rows)
+    kernels = tuple(dict.fromkeys(_own(known, one)))
+    lost_ns = float(sum(one.waited_ns))
+    often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"
+    did = f"one execution of {kernels[0]} took that long" if kernels else "its device was idle"
+    detail = f"all others waited {time_apart(int(max(one.waited_ns)))} for it{often}; {did}"
+    lost_fraction = min(lost_ns / float(known.length_ns.sum()), 1.0)
+    # a second stall hits the same rank by chance in one job of as many as there are ranks
+    least = LEAST_COST if windows.size > 1 else LEAST_COST_ONCE
+    values: dict[str, Value] = {
+        "waited_ns": max(one.waited_ns), "windows": int(windows.size),
+        "lost_fraction": lost_fraction, "least_fraction": least,
+    }  # fmt: skip
+    last = int(windows[-1])
+    verb = "stall" if len(ranks) > 1 else "stalls"
+    return Slowdown(
+        METHOD, "compute" if kernels else "host", detail, ranks, kernels=kernels,
+        time_ns=(int(known.begins_ns[windows[0]]),
+                 int(known.begins_ns[last] + known.length_ns[last])),
+        lost_ns=lost_ns, lost_fraction=lost_fraction, least_fraction=least, score=SCORE,
+        values=values, says=f"{name_ranks(ranks)} {verb} at times: {detail}",
+        decisions=(Decision("last-arrival", True, max(one.waited_ns), None, detail),),
+    )  # fmt: skip
+
+
+def _own(known: Recorded, one: Stalled) -> Iterator[str]:
+    """Computing kernels with a single execution that explains what others waited."""
+    for times in known:
+        if is_computing(times.kernel) and times.longest_ns is not None:
+            own_ns = times.longest_ns[np.ix_(one.rows, one.windows)]
+            if np.nan_to_num(own_ns).max() >= MOSTLY * max(one.waited_ns):
+                yield times.kernel

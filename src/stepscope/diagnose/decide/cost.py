@@ -12,8 +12,14 @@ from stepscope.diagnose.account.idle_devices import exposed_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
-from stepscope.diagnose.decide.measured_pauses import lost_to_pauses
-from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
+from stepscope.diagnose.decide.savings import (
+    Savings,
+    Shrinking,
+    coupled,
+    lost_to_pauses,
+    savings,
+    unrecorded_rows,
+)
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph

@@ -5,6 +5,11 @@ about the same excess either may be the echo. A rank is no echo if its excess li
 operators, or in pauses that were recorded: there nobody waits for others. Cost: one
 union of the operators of a culprit and a few of its peers. Cannot see: waiting in operators that
 were not recorded; then no rank is cleared.
+
+A culprit may also keep the ranks of its own host from the processor (blame rule 3): a rank that
+collects garbage or computes too long on its processor takes it from its neighbours, who wait for
+it: they are late, too, and victims. Cost: none to speak of. Cannot see: processes that are no ranks
+(`explain.cpu`); hosts whose waiting for processors was not sampled.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS, suspected
 from stepscope.diagnose.finding import Decision, Slowdown, may_overlap
 from stepscope.diagnose.numeric import stats
@@ -28,6 +34,8 @@ ECHO = 0.5
 is it cleared by less than the other half outside of operators. Our simulator."""
 FEW_PEERS = 8
 """The nearest peers whose time outside of operators a rank's is compared with. Our choice."""
+MOSTLY = 0.5
+"""Part of the excess that is spent on a processor, or waiting for one. Our choice."""
 
 
 def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
@@ -103,3 +111,45 @@ def _of_ranks(job: Observed, rows: Ints) -> Window:
         if table is not None:
             tables[name] = table.take(np.isin(table.ints("rank"), ranks))
     return Window(job.window.job, tables)
+
+
+def without_crowded_out(
+    job: Observed, found: Sequence[Slowdown]
+) -> tuple[list[Slowdown], list[Slowdown]]:
+    """The findings to keep, and those that a neighbour explains."""
+    kept, explained = list[Slowdown](), list[Slowdown]()
+    for one in found:
+        by = _taken_by(job, one, found)
+        if by is None:
+            kept.append(one)
+        else:
+            explained.append(rules.crowded_out(one, by.ranks))
+    return kept, explained
+
+
+def _taken_by(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
+    """The costlier culprit on the same host that has the processor while this rank waits for it."""
+    if _use(one, "starved") < MOSTLY:
+        return None
+    others = [other for other in found if other is not one and _has_processor(job, other, one)]
+    return max(others, key=lambda other: other.lost_ns, default=None)
+
+
+def _has_processor(job: Observed, other: Slowdown, one: Slowdown) -> bool:
+    """Whether a costlier rank computes on the same host meanwhile."""
+    there = _hosts(job, other) == _hosts(job, one) and may_overlap(one.steps, other.steps)
+    return there and other.lost_ns > one.lost_ns and _computes(other)
+
+
+def _computes(one: Slowdown) -> bool:
+    return one.cause == "gc" or _use(one, "computed") >= MOSTLY
+
+
+def _use(one: Slowdown, how: str) -> float:
+    """How much of its excess a rank spent in a way, by its use of the processor; 0 unknown."""
+    shares = [seen.values.get(how) for seen in one.supporting if seen.method == "processor-use"]
+    return max((share for share in shares if isinstance(share, float)), default=0.0)
+
+
+def _hosts(job: Observed, one: Slowdown) -> frozenset[str | None]:
+    return frozenset(job.window.host_of(rank) for rank in one.ranks)

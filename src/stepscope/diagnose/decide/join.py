@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.diagnose.decide.same_experts import holders, same_experts
+from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
 from stepscope.diagnose.views.peers import replicas

@@ -1,4 +1,9 @@
-"""The time that culprits would save at their peers' speed, and the pieces of a step that shrink."""
+"""The time that culprits would save at their peers' speed, and the pieces of a step that shrink.
+
+What pauses of a suspect cost is measured, by how much longer steps are with them
+(`detect.pause_cost`). Nothing between the two has to be known: neither in which phase a pause was,
+nor who waited for it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect import pause_cost
 from stepscope.diagnose.graph.covers import GC, pause_covers
 from stepscope.diagnose.graph.pieces import Pieces
 from stepscope.diagnose.graph.step_graph import StepGraph
@@ -190,3 +196,17 @@ def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
 
 def _divided(part: Floats, whole: Floats) -> Floats:
     return np.asarray(np.where(whole > 0, np.minimum(part / np.maximum(whole, 1.0), 1.0), 0.0))
+
+
+def lost_to_pauses(job: Observed, one: Suspect) -> Floats | None:
+    """What each step loses to pauses of a rank that only these make a suspect, beyond its peers'.
+
+    None where steps are not longer with them, or nothing shows how long they would be without.
+    """
+    if one.phases or job.pauses is None or len(job.pauses) < 2:
+        return None
+    peers = stats.column_median(np.delete(job.pauses, one.row, axis=0))
+    beyond, skip = np.maximum(job.pauses[one.row] - peers, 0.0), job.line.warm_up
+    found, lost = pause_cost.lost_ns(job.line.job_period_ns[skip:], beyond[skip:]), beyond * 0.0
+    lost[skip:][one.first - skip : one.stop - skip] = found[one.first - skip : one.stop - skip]
+    return lost if lost.sum() > 0 else None

@@ -23,8 +23,8 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cost import what_if
+from stepscope.diagnose.decide.experts import same_experts
 from stepscope.diagnose.decide.join import SEVERAL, alike_by_cause, as_one
-from stepscope.diagnose.decide.same_experts import same_experts
 from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import are_apart

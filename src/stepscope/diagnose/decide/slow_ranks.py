@@ -14,9 +14,9 @@ from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cause import Reason, reason_of
 from stepscope.diagnose.decide.cost import Cost, among_spikes
 from stepscope.diagnose.decide.culprits import in_common
+from stepscope.diagnose.decide.experts import excused
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.sets import with_sets
-from stepscope.diagnose.decide.unequal_experts import excused
 from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value

@@ -1,19 +1,14 @@
-"""Turns findings into verdicts, and ranks them by cost and score."""
+"""Turns findings into verdicts: what each lost, and the order by cost and score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from stepscope.diagnose.finding import (
-    Evidence,
-    Finding,
-    Regression,
-    Slowdown,
-    Stuck,
-    Verdict,
-)
+from stepscope.diagnose.finding import Evidence, Finding, Regression, Slowdown, Stuck, Verdict
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.operators.liveness import lasting_stack
+from stepscope.diagnose.shown import StepSeries
 from stepscope.diagnose.views.frames import is_ours, users_frame
 from stepscope.diagnose.words.advice import advise
 from stepscope.diagnose.words.summary import summary
@@ -95,3 +90,24 @@ def ranked(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
 def _order(verdict: Verdict) -> tuple[bool, bool, float, tuple[int, ...]]:
     gain = verdict.confidence * (verdict.lost_fraction or 0.0)
     return (verdict.is_suspect, verdict.kind == "slowdown", -gain, verdict.ranks)
+
+
+def with_loss(verdict: Verdict, ranks: int, series: StepSeries) -> Verdict:
+    """The verdict with its duration and loss. In a hang everybody who waits, or is stuck, loses all
+    of the time; in a slowdown all ranks lose the same share of it."""
+    lasted_ns = _lasted_ns(verdict, series)
+    if verdict.stands_still:
+        lost = float(lasted_ns * (verdict.victims + len(verdict.ranks)))
+    else:
+        lost = (verdict.lost_fraction or 0.0) * lasted_ns * ranks
+    return replace(verdict, lasted_ns=lasted_ns, lost_rank_ns=lost)
+
+
+def _lasted_ns(verdict: Verdict, series: StepSeries) -> int:
+    if verdict.time_ns is not None:
+        return verdict.time_ns[1] - verdict.time_ns[0]
+    if verdict.steps is None:
+        return 0
+    first, last = verdict.steps
+    steps = zip(series.steps, series.duration_ns, strict=True)
+    return sum(took for step, took in steps if first <= step <= last)

@@ -1,4 +1,4 @@
-"""Suspects that take no longer than ranks with experts differ from each other anyway.
+"""What is expected of ranks with experts: how much they differ, and who holds the same ones.
 
 A router gives experts unequal parts of the tokens, and what an expert gets drifts slowly: for a
 hundred steps one rank has a third more work than its peers, and no hardware is slow. Noise from
@@ -10,6 +10,9 @@ slower still are not among these. A rank that is slow in work without experts as
 excused.
 Cost: one median for each rank and suspect. Cannot see: experts with more tokens than usual but no
 more than others get now and then.
+
+Ranks hold the same experts if they have the same place in their expert groups, in one stage. If
+routing prefers an expert, every rank that holds it is slow, in every step, for one cause.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.explain.tokens import is_slow_device
+from stepscope.diagnose.finding import Evidence, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import SHARE, SLICE_NS, Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.peers import is_expert, stages
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
 from stepscope.trace import BACKWARD, FORWARD
-from stepscope.window import Floats
+from stepscope.window import Floats, Window
 
 FALSE_ALARMS = 0.05
 """Share of healthy jobs in which the level of some rank may stand out; that it differs from step to
@@ -74,3 +78,28 @@ def _levels(job: Observed, one: Suspect) -> Floats:
     pad = max(SHARE * job.line.typical_ns, SLICE_NS)
     logs = stats.row_medians(np.log(np.sum(parts, axis=0) + pad))
     return np.asarray(above_peers(logs[:, None], job.groups(one.phase))[:, 0])
+
+
+def holders(window: Window) -> list[frozenset[int]]:
+    """The ranks that hold the same experts, where there are several."""
+    places: dict[tuple[int, int], set[int]] = {}
+    stage = stages(window)
+    for group in window.job.groups_of_kind("ep"):
+        for at, rank in enumerate(group.ranks) if len(group.ranks) > 1 else ():
+            places.setdefault((at, stage.get(rank, 0)), set()).add(rank)
+    return [frozenset(ranks) for ranks in places.values() if len(ranks) > 1]
+
+
+def same_experts(window: Window, one: Slowdown) -> tuple[Evidence, ...]:
+    """That the ranks hold the same experts, if they have the same place in their groups."""
+    groups = window.job.groups_of_kind("ep") if is_expert(one.phase) else ()
+    places = {group.ranks.index(rank) for group in groups for rank in one.ranks
+              if rank in group.ranks}  # fmt: skip
+    if len(places) != 1:
+        return ()
+    (place,) = places
+    detail = (
+        f"all of them are at place {place} of their expert groups: the same experts take longer in "
+        "every step, and not those of a different rank each time"
+    )
+    return (Evidence("same-experts", detail, {"place": place}),)
