@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.network.delay import Delay, lost_per_step
+from stepscope.diagnose.network.delay import Delay, healed_ns, lost_per_step
 from stepscope.diagnose.network.edges import Ends, find_places
-from stepscope.diagnose.network.healed import healed_ns
 from stepscope.diagnose.observed import Observed
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
+from stepscope.diagnose.prepare.call_times import without_unrecorded_times
 from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.window import NULL, Strings, Table, Window
 

@@ -15,7 +15,7 @@ from stepscope.diagnose.finding import (
     Skipped,
     Verdict,
 )
-from stepscope.diagnose.overview.limits import by_times
+from stepscope.diagnose.overview.overview import by_times
 from stepscope.diagnose.shown import (
     ClockFit,
     Latecomer,

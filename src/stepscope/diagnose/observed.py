@@ -22,7 +22,6 @@ from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.cycle import Cycle, find_cycle
-from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.patterns import Patterns, read_patterns
@@ -33,7 +32,7 @@ from stepscope.diagnose.views.peers import (
     is_expert,
 )
 from stepscope.diagnose.views.roles import roles
-from stepscope.diagnose.views.samples import Sampled, sampled
+from stepscope.diagnose.views.samples import Sampled, errors, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged

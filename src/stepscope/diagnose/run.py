@@ -71,12 +71,15 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.overview.functions import functions
-from stepscope.diagnose.overview.limits import limits
-from stepscope.diagnose.overview.overview import last_arrivals, rank_phases, rank_times
-from stepscope.diagnose.overview.own_cost import own_cost
+from stepscope.diagnose.overview.overview import (
+    functions,
+    last_arrivals,
+    limits,
+    rank_phases,
+    rank_times,
+)
 from stepscope.diagnose.overview.periods import with_periods
-from stepscope.diagnose.overview.recorders import losses, not_recorded
+from stepscope.diagnose.overview.recorders import losses, not_recorded, own_cost
 from stepscope.diagnose.prepare import blocking_calls
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean

@@ -24,7 +24,7 @@ from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.carried import cut_off
+from stepscope.diagnose.operators.cut_off import cut_off, unreached_host
 from stepscope.diagnose.operators.endings import (
     TOGETHER_NS,
     first_ending,
@@ -46,7 +46,6 @@ from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, waits_for_ranks
 from stepscope.diagnose.operators.timeouts import CALLS_NS, CALLS_STEPS, allowed_ns
-from stepscope.diagnose.operators.unacknowledged import unreached_host
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
-from stepscope.diagnose.network.delay import Delay, idle_ns, lost_per_step
+from stepscope.diagnose.network.delay import Delay, healed_ns, idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
-from stepscope.diagnose.network.healed import healed_ns
 from stepscope.diagnose.network.likelihood import (
     Cells,
     DeviceScores,

@@ -6,7 +6,7 @@ operators, which contain waiting.
 What differs: a transfer runs from the last arrival to the end (`network.transfers`). Each group and
 each direction between two ranks is compared with itself in faster steps, else with its equals; and
 the ends within rings show the slow hop (`network.ring_ends`). Hosts explain all that by likelihood
-(`network.slow_hosts`), and what is lost is a what-if (`network.what_if`).
+(`network.slow_hosts`), and what is lost is a what-if (`network.delay`).
 Cost: one sort of `comm_ops`, only where transfers between hosts are worth a verdict. Cannot see:
 which of two hosts it is if there are only two; NCCL, which moves pieces so small that all ranks of
 a ring end together (there `slow_link` looks at devices).
@@ -24,12 +24,12 @@ from stepscope.diagnose.account.belief import MOST_BITS, odds
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.delay import lost_ns
 from stepscope.diagnose.network.devices import host_in
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.packet_loss import packet_loss, whose_link
 from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
 from stepscope.diagnose.network.transfers import LEAST, Transfers, adapters_of, transfers
-from stepscope.diagnose.network.what_if import lost_ns
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, LEAST_COST

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect.gradual import in_stages
 from stepscope.diagnose.detect.planned_pauses import expected
-from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.finding import Unsteady
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed

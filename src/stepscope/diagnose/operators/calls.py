@@ -4,6 +4,11 @@ Only what the operator requires to be equal is compared: the input elements of a
 output elements of a Broadcast. The parts of an AllGather may differ if their sum is right, those of
 an AllToAll if as many elements go in as come out. A sum needs all members: dumps that do not list
 the members hide those without a dump.
+
+Which member broke an all-to-all that does not add up, the next one shows: a layer of experts
+dispatches tokens in one AllToAll and brings their results back in the next. So each rank gives in
+the second what it took in the first, and takes what it gave, however uneven. The ranks whose pair
+is not reversed, while those of all others are, called something else.
 """
 
 from __future__ import annotations
@@ -15,8 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.operators.equals import equal_lanes
-from stepscope.diagnose.operators.progress import Recording
-from stepscope.diagnose.operators.returned import unreturned
+from stepscope.diagnose.operators.progress import Lane, Recording
 from stepscope.window import NULL, Ints, Mask, Table
 
 SAME = {
@@ -33,6 +37,8 @@ simulator."""
 FEW = 4
 """Up to this many operators of a group may all clash: the group may have begun with the fault. Our
 simulator."""
+AGREED = 2
+"""Pairs of each member that were reversed before. As `equals.AGREED`."""
 
 
 @dataclass(frozen=True)
@@ -210,3 +216,30 @@ def _odd_pairs(recording: Recording) -> Iterator[Clash]:
             rows = np.array([sends[at], other[at]], np.int64)
             yield Clash(group, at + 1, "size" if size[at] else "dtype", rows, frozenset(),
                         int(comm.ints("enqueue_ns")[rows].max()))  # fmt: skip
+
+
+def unreturned(recording: Recording, group: str, seq: int) -> frozenset[int]:
+    """The minority of a group whose pair of calls is not reversed as those of all were before."""
+    lanes = recording.lanes[group].values()
+    for begin in (seq, seq - 1):
+        kept = {lane.rank: _reversed(recording, lane, begin) for lane in lanes}
+        if any(pairs.size <= AGREED or not pairs[:-1].all() for pairs in kept.values()):
+            continue
+        odd = frozenset(rank for rank, pairs in kept.items() if not pairs[-1])
+        if 2 * len(odd) < len(kept):
+            return odd
+    return frozenset()
+
+
+def _reversed(recording: Recording, lane: Lane, begin: int) -> Mask:
+    """Whether each pair of calls up to the one at `begin` is reversed; empty if it lacks a call."""
+    first = np.arange(begin, int(lane.seqs[0]) - 1, -2)[::-1]
+    at = np.searchsorted(lane.seqs, first)
+    if not first.size or at[-1] + 1 >= lane.seqs.size or (np.diff(lane.seqs) != 1).any():
+        return np.zeros(0, np.bool_)
+    one, other = lane.rows[at], lane.rows[at + 1]
+    given, taken = recording.comm.ints("given"), recording.comm.ints("taken")
+    exchanges = recording.comm.strings("op").equals("AllToAll")
+    found: Mask = (exchanges[one] & exchanges[other]
+                   & (given[one] == taken[other]) & (taken[one] == given[other]))  # fmt: skip
+    return found

@@ -22,7 +22,7 @@ from stepscope.diagnose.operators.standstill import (
     waits_for_device,
     waits_for_ranks,
 )
-from stepscope.diagnose.prepare.host_calls import last_step_end_ns
+from stepscope.diagnose.prepare.call_times import last_step_end_ns
 from stepscope.diagnose.views.frames import is_torchs
 from stepscope.window import NULL, Mask, Table, Window
 

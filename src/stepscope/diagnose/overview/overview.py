@@ -1,21 +1,30 @@
-"""Overview of where time goes: the parts of each rank's step, and the last arrivals in collectives.
+"""Overview of where time goes: the parts of steps, what limits them, last arrivals, and functions.
 
 Members of a group that belong to different pipeline stages arrive when their stage is done. There
 the last arrival is last by design, so such groups are left out.
+
+What limits an average step besides compute is communication, copies, or a late host. Traces say all
+of it. Other jobs show only what is not the ranks' own time: transfers, and waiting
+for one another, which is communication, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from statistics import median
+from typing import Literal
 
 import numpy as np
 
+from stepscope.diagnose.account.ranges import Judge
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import Latecomer, RankPhase, RankTime
+from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, RankPhase, RankTime
 from stepscope.diagnose.views.arrivals import Arrivals
+from stepscope.diagnose.views.patterns import Patterns
 from stepscope.diagnose.views.peers import across_stages
+from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.window import Ints, Table
 
 LATE_SHARE = 0.01
@@ -24,6 +33,17 @@ _PARTS = (
     "compute_ns", "exposed_ns", "hidden_ns", "copy_ns",
     "host_wait_ns", "kernel_wait_ns", "other_ns",
 )  # fmt: skip
+Part = Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
+PARTS: tuple[Part, ...] = ("exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns")
+NOTABLE_SHARE = 0.25
+"""Share of a step that is worth a sentence; profiling itself delays the host a little. Our
+simulator."""
+MOST = 30
+"""Functions that are listed; those with more than one percent are seldom more than twenty (EROICA,
+section 4.3). Paper."""
+
+OWN_THREADS = "stepscope-"
+"""What the names of our own threads in a training process begin with: not the job's functions."""
 
 
 def rank_times(job: Observed) -> tuple[RankTime, ...]:
@@ -71,4 +91,59 @@ def _latest(job: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
         group=arrivals.group[first] or "", op=arrivals.op[first] or "",
         rank=int(job.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
         caused_ns=int(caused[row] / len(job.line.steps)),
+    )  # fmt: skip
+
+
+def limits(job: Observed, times: Sequence[RankTime]) -> tuple[Limit, ...]:
+    """Parts that take a quarter or more of an average step on the median rank, largest first."""
+    return by_times(times) if times else _communicating(job)
+
+
+def by_times(times: Sequence[RankTime]) -> tuple[Limit, ...]:
+    """The same by where the ranks' time went."""
+    if not times:
+        return ()
+    medians: Mapping[Part, float] = {
+        part: median(getattr(time, part) for time in times) for part in PARTS
+    }
+    whole = sum(medians.values()) + median(time.compute_ns for time in times)
+    notable = [Limit(part, value / whole) for part, value in medians.items()
+               if whole > 0 and value >= NOTABLE_SHARE * whole]  # fmt: skip
+    return tuple(sorted(notable, key=lambda one: -one.share))
+
+
+def _communicating(job: Observed) -> tuple[Limit, ...]:
+    """The part of the steps that is no rank's own, where all own time is known; pipelines have
+    bubbles besides."""
+    line = job.line
+    if not job.own.phases or job.own.hidden or job.own.skipped or is_staged(job.window):
+        return ()
+    known = np.where(line.period_ns > 0, line.period_ns, np.nan)
+    share = stats.median(1.0 - (job.total / known)[:, line.warm_up :])
+    communicates = "comm_ops" in job.window.tables or job.own.marked
+    return (Limit("exposed_ns", share),) if communicates and share >= NOTABLE_SHARE else ()
+
+
+def functions(job: Observed) -> tuple[FunctionUse, ...]:
+    """Of the last window of profiling, the function with the largest share on any rank first."""
+    if not job.patterns:
+        return ()
+    window = job.patterns[-1]
+    judge = Judge(window, job.expected)
+    found = [_use(job, judge, window, at) for at, one in enumerate(window.functions)
+             if OWN_THREADS not in (one.thread or "")]  # fmt: skip
+    return tuple(sorted(found, key=lambda one: (-one.most, one.name))[:MOST])
+
+
+def _use(job: Observed, judge: Judge, window: Patterns, at: int) -> FunctionUse:
+    one, beta = window.functions[at], window.beta[at]
+    expected = judge.expected(one)
+    worst = window.rows[int(np.argmax(beta[window.rows]))]
+    mu = stats.median(window.mu[at]) if np.isfinite(window.mu[at]).any() else None
+    return FunctionUse(
+        one.frame, one.kind, one.caller, one.thread, window.steps, len(window.rows),
+        float(beta[window.rows].min()), stats.median(beta), float(beta[worst]),
+        int(job.line.ranks[worst]), one.resource, mu,
+        None if one.waits and not judge.is_learned(one) else expected.beta.high,
+        judge.is_learned(one),
     )  # fmt: skip

@@ -9,10 +9,9 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.blocking_calls import with_blocking_ends
-from stepscope.diagnose.prepare.call_times import with_call_times
+from stepscope.diagnose.prepare.call_times import with_call_times, without_unrecorded_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
-from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds

@@ -9,6 +9,12 @@ The waiting that one rank alone causes is the last arrival less the second last.
 Cost: one sort of `comm_ops`.
 Cannot see: whether a rank is late by itself or because of an earlier operator (own time shows
 that), and delays between hosts whose clocks could not be aligned.
+
+Where hosts call collectives ahead of their devices (`_calls_ahead`), a call is no arrival. A host
+that runs ahead calls an operator while its device still computes what the operator sends. Whose
+call is last then says which host is behind, and nothing of which device is late.
+Cost: two sorts of rows by rank and step. Cannot see: anything where phases do not say whether they
+may contain waiting, or where the operator's own start was recorded.
 """
 
 from __future__ import annotations
@@ -20,12 +26,15 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
-from stepscope.diagnose.views.calls_ahead import calls_ahead
+from stepscope.diagnose.views.awaited import CLOSE_NS
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
+from stepscope.trace import BACKWARD
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LATEST = np.iinfo(np.int64).max
 """Stands for an unknown end."""
+MOSTLY = 0.5
+"""Part of the ranks' steps in which the last call comes before the data is there. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
     """Arrivals in all collectives with at least two recorded members; None if there are none, or if
     hosts call them before their data is there."""
     comm = window.table("comm_ops")
-    if comm is None or calls_ahead(window, line, comm):
+    if comm is None or _calls_ahead(window, line, comm):
         return None
     together = comm.strings("op").equals(*SYNCHRONIZING) & (line.rows(comm.ints("rank")) >= 0)
     matched = match(comm.take(together))
@@ -167,3 +176,30 @@ def _transfer(end: Ints, begins: Ints, last_arrival: Ints) -> Floats:
     first = np.minimum.reduceat(end, begins)
     lasted = np.where(known, first, 0) - np.where(known, last_arrival, 0)
     return np.where(known, np.maximum(lasted, 0), np.nan)
+
+
+def _calls_ahead(window: Window, line: Timeline, comm: Table) -> bool:
+    """Whether the last collective of most steps is called before the backward pass has ended.
+
+    All that a step computes is there for its last collective. Only passes that are known to contain
+    no waiting count: one that waits for its gradients ends after their exchange.
+    """
+    phases = window.table("phases")
+    if phases is None or not phases.has("waits") or comm.knows("start_ns"):
+        return False
+    passes = phases.take(phases.strings("phase").equals(BACKWARD) & (phases.ints("waits") == 0))
+    end = passes.ints("start_ns") + passes.ints("duration_ns")
+    calls = comm.take(comm.strings("op").equals(*SYNCHRONIZING))
+    done = _latest(line, passes, end)
+    called = _latest(line, calls, calls.ints("enqueue_ns"))
+    known = (done != NULL) & (called != NULL)
+    return bool(known.any() and (called < done - CLOSE_NS)[known].mean() > MOSTLY)
+
+
+def _latest(line: Timeline, table: Table, time_ns: Ints) -> Ints:
+    """The latest time of each rank and step, as one row; NULL where there is none."""
+    cell = line.cells(table)
+    known = (cell >= 0) & (time_ns != NULL)
+    found = np.full(len(line.ranks) * len(line.steps), NULL)
+    np.maximum.at(found, cell[known], time_ns[known])
+    return found

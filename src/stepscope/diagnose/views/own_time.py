@@ -19,10 +19,8 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
-from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_beside_work
 from stepscope.diagnose.views.beside import not_awaited_before
-from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
@@ -33,9 +31,9 @@ from stepscope.diagnose.views.hidden_waits import (
     hidden,
     is_whole,
 )
+from stepscope.diagnose.views.hidden_work import common_work, late_within, own_at_least
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.kernel_phases import kernel_phases
-from stepscope.diagnose.views.late_arrivals import late_within
 from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows

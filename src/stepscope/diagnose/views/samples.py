@@ -1,7 +1,11 @@
-"""Means of sampled counters over a span of time, for each rank.
+"""What was sampled of each rank: means of counters over a span of time, and errors of devices.
 
 A sample covers the time since the previous sample. So a span shorter than the sampling interval is
 covered by the next sample, and the first sample after a span counts in part.
+
+Errors are ECC corrections of memory, and driver events (Xid). They are evidence for a rank that is
+slow at the same time, but never blame it by themselves: many healthy GPUs correct memory errors all
+the time.
 """
 
 from __future__ import annotations
@@ -11,10 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints, Table, ordered
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import Floats, Ints, Mask, Table, Window, ordered
 
 REACH = 2.0
 """A sample covers at most this many usual intervals. Our simulator."""
+OF_DEVICE = ("ecc_", "xid")
+"""Beginnings of the names of counters for errors of the GPU and its memory."""
+SAMPLE_NS = 10**9
+"""An error occurred up to a second before its sample, because processors sample once a second."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +62,18 @@ def sampled(table: Table, metric: str, row: Ints, ranks: int) -> Sampled:
     reach = int(REACH * usual)
     since = time - np.where(follows, np.minimum(apart, reach), max(int(usual), 1))
     return Sampled(ranks, owner, since, time, table.floats("value")[rows][order])
+
+
+def errors(window: Window, line: Timeline) -> Mask:
+    """`[rank, step]`: where a rank's own device may have reported errors."""
+    edges = np.zeros((len(line.ranks), len(line.steps) + 1), np.int64)
+    table = window.table("hardware")
+    if table is not None and len(line.steps):
+        names = [one for one in table.strings("metric").values if one.startswith(OF_DEVICE)]
+        rows = table.take(table.strings("metric").equals(*names) & (table.floats("value") > 0))
+        row, time = line.rows(rows.ints("rank")), rows.ints("ts_ns")
+        known = (row >= 0) & (line.column_at(time) >= 0)
+        row, time = row[known], time[known]
+        np.add.at(edges, (row, np.maximum(line.column_at(time - SAMPLE_NS), 0)), 1)
+        np.add.at(edges, (row, line.column_at(time) + 1), -1)
+    return np.asarray(edges.cumsum(axis=1)[:, :-1] > 0)

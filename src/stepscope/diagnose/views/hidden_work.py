@@ -1,0 +1,211 @@
+"""What is certain of the work in phases whose waiting is hidden.
+
+**The least by which a rank falls behind** (`own_at_least`). A rank that leaves a phase has met the
+others in it as often as the program says, and so have these. So after the first member of each of
+its groups has left, a rank waits for no one: what it does until it leaves itself is its own. What
+members do before that cannot be attributed, because each of them may be the one for which the
+others wait.
+
+Only ranks of one host have one clock. Where no other member of a group is on a rank's host, it may
+have waited for one that fell behind on another host by as much, so this does not count. Ranks that
+entered a phase late leave it late, which is no work in it.
+
+Where every phase begins to the nanosecond where another ended, the starts were made up from
+durations. Then nobody knows in which order ranks passed through phases, and nothing is certain.
+
+Cost: two sorts of the phase rows, two minima per group. Cannot see: a rank that takes
+longer before the last meeting of a phase, ranks that are alone on their hosts, and pipelines, whose
+stages run different programs.
+
+**What all ranks compute at least** (`common_work`), for rises that all share. Where the ends of
+operators are known, the time of a phase in which none was in progress is own time. There is more:
+operators that were started ahead (FSDP's gathers) are in progress beside computing. A rank that is
+a little faster than the last one waits in them all the time, so what is left must not be compared
+between ranks. But if it becomes longer on the rank on which it is least, then all ranks compute for
+longer.
+
+Cost: one union of all operators. Cannot see: computing beside operators in progress.
+
+**What the last rank does longer than all others between two operators** (`late_within`). All ranks
+leave an operator together, and the last one to arrive at the next waits for nobody in it. So by how
+much it comes later than the second last is its own time, wherever the others wait, and whatever its
+device or host did meanwhile. That shows a rank that stands still now and then within a pass, when
+the others wait for it in the middle of theirs.
+
+What a rank was late by when it entered the phase is no work in it, and is taken out. The rule holds
+where every operator is one of all ranks: else the last one may have waited in another.
+
+Cost: one sort of `comm_ops`. Cannot see: two ranks that are late at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
+from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
+from stepscope.diagnose.views.hidden_waits import all_ends_known
+from stepscope.diagnose.views.inferred import LEAST_CELLS, LEAST_LATE
+from stepscope.diagnose.views.meetings import meetings
+from stepscope.diagnose.views.peers import comparison_groups
+from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
+from stepscope.diagnose.views.unnamed import all_waits_recorded
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, occurrence
+
+
+def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dict[str, Floats]:
+    """The certain own time of phases whose own time is hidden, `[rank, step]` in ns.
+
+    Phases are left out in which no rank falls behind by enough to matter.
+    """
+    if rows.made_up:
+        return {}
+    nested = rows.shares(rows.inner)
+    phases = [name for name in hidden if nested[name] <= MOSTLY]
+    known = rows.grids(_certain(window, rows, rows.names.equals(*phases)), phases)
+    floor_ns = LEAST_LATE * rows.line.typical_ns
+    return {name: values for name, values in zip(phases, known, strict=True)
+            if ((values > floor_ns).sum(axis=1) >= LEAST_CELLS).any()}  # fmt: skip
+
+
+def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
+    """For each row by how much the rank certainly fell behind in it; NaN if not wanted."""
+    found = np.full(len(rows.rank), np.nan)
+    chosen = np.flatnonzero(wanted)
+    if not chosen.size:
+        return found
+    code, start = rows.names.codes[chosen].astype(np.int64), rows.start[chosen]
+    turn = occurrence(numbered(code, rows.cell[chosen]), start)
+    place = rows.rank[chosen], numbered(code, rows.column[chosen], turn)
+    entered = (start - start.min()).astype(np.float64)
+    groups = list(_by_host(window))
+    before = _behind(entered, place, groups, len(rows.line.ranks))
+    after = _behind(entered + rows.duration[chosen], place, groups, len(rows.line.ranks))
+    found[chosen] = np.nan_to_num(after - np.maximum(before, 0.0)).clip(0.0)
+    return found
+
+
+def _by_host(window: Window) -> Iterator[list[Ints]]:
+    """The members of each group, host by host; a rank of an unknown host is alone."""
+    host = np.arange(len(window.ranks))
+    at = {rank: row for row, rank in enumerate(window.ranks)}
+    for one in window.job.hosts:
+        rows = [at[rank] for rank in one.ranks if rank in at]
+        host[rows] = rows[:1] or 0
+    for group in (group for way in meetings(window) for group in way.groups):
+        yield [group[host[group] == one] for one in np.unique(host[group])]
+
+
+def _behind(time: Floats, place: tuple[Ints, Ints], groups: list[list[Ints]], ranks: int) -> Floats:
+    """How long after the first member of each of its groups each rank was at a point of the
+    program, less what may have been waiting for another host; NaN if unknown.
+
+    Args:
+        time: when each was there.
+        place: its rank, and the number of the point.
+    """
+    grid = np.full((ranks, int(place[1].max()) + 1), np.nan)
+    grid[place] = time
+    first = np.full_like(grid, -np.inf)
+    for members in (part for parts in groups for part in parts if len(part) > 1):
+        first[members] = np.maximum(first[members], grid[members].min(axis=0))
+    behind = np.where(np.isfinite(first), grid - first, np.nan)
+    elsewhere = np.zeros_like(grid)
+    for parts in groups:
+        alone = [len(part) == 1 for part in parts for _ in part]
+        members, others = np.concatenate(parts), _largest_other(behind[np.concatenate(parts)])
+        elsewhere[members[alone]] = np.maximum(elsewhere[members[alone]], others[alone])
+    return np.asarray((behind - elsewhere)[place])
+
+
+def _largest_other(values: Floats) -> Floats:
+    """For each row and column, the largest value of the other rows."""
+    if len(values) < 2:
+        return np.zeros_like(values)
+    second, first = np.partition(values, -2, axis=0)[-2:]
+    return np.asarray(np.where(values == first, second, first))
+
+
+def common_work(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dict[str, Floats]:
+    """Of each hidden pass the time outside of operators, `[rank, step]` in ns, of the peer that has
+    the least of it: the same for all peers."""
+    comm = window.table("comm_ops")
+    phases = [name for name in hidden if name in rows.passes]
+    if comm is None or not phases or not _ends_known(window, rows, comm):
+        return {}
+    busy = union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, _in_progress)
+    wanted = rows.names.equals(*phases)
+    alone = np.full(len(rows.rank), np.nan)
+    begin, end = rows.begin[wanted], rows.end[wanted]
+    alone[wanted] = end - begin - busy.within(begin, end)
+    peers = comparison_groups(window, None)
+    each = zip(phases, rows.grids(alone, phases), strict=True)
+    found = ((name, _least(own, peers)) for name, own in each)
+    return {name: own for name, own in found if np.nanmax(own, initial=0.0) > 0}
+
+
+def _ends_known(window: Window, rows: PhaseRows, comm: Table) -> bool:
+    """Whether ends were recorded of most operators, and of each group within passes."""
+    if not comm.has("end_ns") or not len(comm):
+        return False
+    known = float((comm.ints("end_ns") != NULL).mean())
+    return known > MOSTLY and bool(all_ends_known(window, rows.line).all())
+
+
+def _in_progress(comm: Table) -> Spans:
+    end = comm.ints("end_ns")
+    return arrivals(comm), end, end != NULL
+
+
+def _least(own: Floats, peers: list[Ints]) -> Floats:
+    """The least of the peers in each step; NaN where it is unknown of one."""
+    found = np.full_like(own, np.nan)
+    for group in peers:
+        found[group] = own[group].min(axis=0)
+    return found
+
+
+def late_within(window: Window, rows: PhaseRows, phases: Sequence[str]) -> dict[str, Floats]:
+    """For how long each rank alone kept all others waiting in operators within these phases,
+    `[rank, step]` in ns; empty if unknown."""
+    comm = window.table("comm_ops")
+    if comm is None or rows.made_up or not all_waits_recorded(window, comm):
+        return {}
+    if not _are_of_all(window, set(comm.strings("group").values)):
+        return {}
+    arrivals = collect_arrivals(window, rows.line)
+    if arrivals is None:
+        return {}
+    return {name: _late_in(rows, arrivals, rows.names.equals(name)) for name in phases}
+
+
+def _are_of_all(window: Window, groups: set[str]) -> bool:
+    """Whether every recorded rank is in each of these groups."""
+    ranks = frozenset(window.ranks)
+    return all(ranks <= set(group.ranks) for group in window.groups if group.id in groups)
+
+
+def _late_in(rows: PhaseRows, arrivals: Arrivals, wanted: Mask) -> Floats:
+    """The same of the rows of one phase."""
+    shape = len(rows.line.ranks), len(rows.line.steps)
+    last_ns = np.maximum.reduceat(arrivals.arrive_ns, arrivals.begins)
+    at = rows.axis.at(arrivals.last_rank, last_ns)
+    phase = rows.union_of(wanted)
+    inside = phase.holds(at) & (arrivals.step >= 0)
+    cell = arrivals.last_rank[inside] * shape[1] + arrivals.step[inside]
+    alone: Floats = stats.sums(cell, arrivals.alone_ns[inside], shape[0] * shape[1])
+    return np.asarray((alone.reshape(shape) - _late_at_entry(rows, wanted)).clip(0.0))
+
+
+def _late_at_entry(rows: PhaseRows, wanted: Mask) -> Floats:
+    """By how much later than the median rank each rank enters the phase for the first time."""
+    shape = len(rows.line.ranks), len(rows.line.steps)
+    origin = int(rows.start[wanted].min()) if wanted.any() else 0
+    first = np.full(shape[0] * shape[1], np.inf)
+    np.minimum.at(first, rows.cell[wanted], (rows.start[wanted] - origin).astype(np.float64))
+    entered = np.where(np.isfinite(first), first, np.nan).reshape(shape)
+    return np.nan_to_num(entered - stats.column_median(entered)).clip(0.0)
