@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.detect.planned_pauses import planned_steps
+from stepscope.diagnose.detect.duties import planned_steps
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 

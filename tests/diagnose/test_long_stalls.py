@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.habits import habits
+from stepscope.diagnose.detect.duties import habits
 from stepscope.diagnose.detect.long_stalls import chance
 from stepscope.diagnose.run import diagnose
 

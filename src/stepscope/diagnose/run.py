@@ -14,15 +14,7 @@ import numpy as np
 
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
-from stepscope.diagnose.decide.absent import (
-    as_suspects,
-    of_recorded,
-    unrecorded,
-    waiting_for_absent,
-    worded,
-)
 from stepscope.diagnose.decide.alone import at_most
-from stepscope.diagnose.decide.by_calls import as_suspects_of_calls
 from stepscope.diagnose.decide.candidates import candidates, nearest, why_not
 from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
@@ -49,10 +41,18 @@ from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.stuck import without_effects
 from stepscope.diagnose.decide.undecided import undecided
+from stepscope.diagnose.decide.unseen import (
+    as_suspects,
+    as_suspects_of_calls,
+    of_recorded,
+    unrecorded,
+    waiting_for_absent,
+    worded,
+)
 from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect import desync, hang, vanished
+from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.periods import periods
-from stepscope.diagnose.detect.planned_pauses import pauses_of_all, planned_steps
 from stepscope.diagnose.finding import (
     Candidate,
     Diagnosis,

@@ -1,7 +1,7 @@
 """The time that culprits would save at their peers' speed, and the pieces of a step that shrink.
 
 What pauses of a suspect cost is measured, by how much longer steps are with them
-(`detect.pause_cost`). Nothing between the two has to be known: neither in which phase a pause was,
+(`detect.gc_pauses`). Nothing between the two has to be known: neither in which phase a pause was,
 nor who waited for it.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect import pause_cost
+from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
 from stepscope.diagnose.graph.covers import GC, pause_covers
 from stepscope.diagnose.graph.pieces import Pieces
 from stepscope.diagnose.graph.step_graph import StepGraph
@@ -207,6 +207,6 @@ def lost_to_pauses(job: Observed, one: Suspect) -> Floats | None:
         return None
     peers = stats.column_median(np.delete(job.pauses, one.row, axis=0))
     beyond, skip = np.maximum(job.pauses[one.row] - peers, 0.0), job.line.warm_up
-    found, lost = pause_cost.lost_ns(job.line.job_period_ns[skip:], beyond[skip:]), beyond * 0.0
+    found, lost = pause_cost_ns(job.line.job_period_ns[skip:], beyond[skip:]), beyond * 0.0
     lost[skip:][one.first - skip : one.stop - skip] = found[one.first - skip : one.stop - skip]
     return lost if lost.sum() > 0 else None

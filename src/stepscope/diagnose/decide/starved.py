@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.others_rise import others_rise_ns
+from stepscope.diagnose.decide.everyone import others_rise_ns
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

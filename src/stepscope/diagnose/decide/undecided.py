@@ -20,8 +20,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from stepscope.diagnose.decide.absent import waiting_for_absent
 from stepscope.diagnose.decide.cost import connects
+from stepscope.diagnose.decide.unseen import waiting_for_absent
 from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.finding import Ledger

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect import pause_cost
+from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
 from stepscope.diagnose.finding import Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
@@ -75,7 +75,7 @@ def _turns(job: Observed, pauses: Floats) -> _Turns | None:
     period = job.line.job_period_ns[job.line.warm_up :]
     longest = pauses.max(axis=0, initial=0.0)
     paused = np.flatnonzero((longest > 0) & np.isfinite(period))
-    lost = pause_cost.lost_ns(period, longest)[paused]
+    lost = pause_cost_ns(period, longest)[paused]
     if not paused.size or lost.sum() < LEAST_SHARE * float(np.nansum(period[paused[0] :])):
         return None
     return _Turns(tuple(paused + job.line.warm_up), lost) if lost.any() else None

@@ -5,7 +5,7 @@ data.
 Paper: VenusTrace (Jiao et al., 2025), section 3.3, algorithm 1: T_i > n * T_batch, n = 2, then the
 rank with missing calls. EROICA (2026), section 4.1, calls a job blocked after five step times.
 T_i -> time that the waiting ranks have waited, T_batch -> `StepTiming.step_ns`,
-n -> `timeouts.IDLE_STEPS`.
+n -> `liveness.IDLE_STEPS`.
 Where we differ: a single timeout is too long for a stopped process and too short for a rank that
 writes a checkpoint, so the timeout depends on what the absent rank is observed to do. The culprit
 is a rank that is absent from an operator and does not itself wait in another open operator.
@@ -32,10 +32,13 @@ from stepscope.diagnose.operators.endings import (
     until_it_ended,
 )
 from stepscope.diagnose.operators.liveness import (
+    CALLS_NS,
+    CALLS_STEPS,
     Activity,
     LifeSigns,
     Liveness,
     StepTiming,
+    allowed_ns,
     is_saving,
     now_ns,
     step_timing,
@@ -45,7 +48,6 @@ from stepscope.diagnose.operators.own_order import departed, departed_from_equal
 from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, waits_for_ranks
-from stepscope.diagnose.operators.timeouts import CALLS_NS, CALLS_STEPS, allowed_ns
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT

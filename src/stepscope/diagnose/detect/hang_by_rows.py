@@ -14,16 +14,19 @@ from collections.abc import Collection, Mapping
 from stepscope.diagnose.finding import Cause, Decision, Stuck
 from stepscope.diagnose.operators.behind import Holders, holders
 from stepscope.diagnose.operators.liveness import (
+    IDLE_NS,
+    IDLE_STEPS,
     LifeSigns,
     Liveness,
     StepTiming,
+    allowed_ns,
+    allowed_of_all_ns,
     is_saving,
     last_progress_ns,
     watched_until_ns,
 )
 from stepscope.diagnose.operators.positions import Position, Positions, positions
 from stepscope.diagnose.operators.standstill import cause_of
-from stepscope.diagnose.operators.timeouts import IDLE_NS, IDLE_STEPS, allowed_ns, allowed_of_all_ns
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window

@@ -52,7 +52,7 @@ LENGTHENS = 0.5
 a quarter of the scatter. Where computing is hidden behind communication it is 0. Our choice."""
 MOSTLY = 0.5
 """A step is long because of a rank that takes longer by this part of the rise, as in
-`planned_pauses`; and a phase with this part of the excess is named. Our choice."""
+`duties`; and a phase with this part of the excess is named. Our choice."""
 ALWAYS = 0.75
 """Where some rank is late in more than this part of the steps, they have unequal work: pauses are
 rarer. Our choice."""

@@ -29,7 +29,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.calls import MISNUMBERED
-from stepscope.diagnose.operators.equal_groups import unlike_equals
+from stepscope.diagnose.operators.equals import unlike_equals
 from stepscope.diagnose.operators.own_order import KNOWN_STEPS
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Matched, match
 from stepscope.window import NULL, Ints, Mask, Table, Window

@@ -48,7 +48,7 @@ HALF = 0.5
 """A rank, phase or kernel with half of the excess has most of it; and of two combs with half of
 their slow steps in common, one is the other. Statistics."""
 ALL_RANKS = 0.9
-"""As in `planned_pauses`. Our simulator."""
+"""As in `duties`. Our simulator."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
-from stepscope.diagnose.detect.habits import SLOTS
+from stepscope.diagnose.detect.duties import SLOTS, expected
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
-from stepscope.diagnose.detect.period_source import UNKNOWN, Named, is_beside_training, source_of
-from stepscope.diagnose.detect.periods import CAUSES
-from stepscope.diagnose.detect.planned_pauses import expected
+from stepscope.diagnose.detect.periods import (
+    CAUSES,
+    UNKNOWN,
+    Named,
+    is_beside_training,
+    source_of,
+)
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.finding import Decision, Recurring, Span

@@ -11,7 +11,7 @@ on any rank. So a rank is found when it has more of them than Poisson's law allo
 all others, when one spike is so long that it matters by itself and no other rank had anything like
 it (`long_stalls` for several), or when spikes coincide with errors that its own device counts
 (ARGUS, table 6). A profiler trace is too short to count spikes, so there they are weighed
-(`weighty_ranks`). Duties of single ranks are left out (`habits`). A run of spikes counts as one,
+(`weighty_ranks`). Duties of single ranks are left out (`duties`). A run of spikes counts as one,
 unless it is still going on.
 Cost: one sort per group and step. Cannot see: spikes of most of a group at once, or below noise.
 """
@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.detect.habits import habits
+from stepscope.diagnose.detect.duties import habits
 from stepscope.diagnose.detect.long_stalls import SEVERAL, chance, longer
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats

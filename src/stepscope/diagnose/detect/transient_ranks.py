@@ -16,8 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from stepscope.diagnose.detect.period_source import is_beside_training
-from stepscope.diagnose.detect.planned_pauses import MOSTLY, saves
+from stepscope.diagnose.detect.duties import MOSTLY, saves
+from stepscope.diagnose.detect.periods import is_beside_training
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks, weighty_ranks

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.diagnose.detect.planned_pauses import RARE
+from stepscope.diagnose.detect.duties import RARE
 from stepscope.diagnose.detect.recurring import recurring
 from stepscope.diagnose.detect.unsteady import JITTER_COST
 from stepscope.diagnose.finding import Unsteady

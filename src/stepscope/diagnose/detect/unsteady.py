@@ -2,7 +2,7 @@
 
 Fault: a job whose steps vary, or became longer, whichever rank is to blame.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L1". What differs: see `step_time`; steps in which
-the job saves or evaluates are left out (`planned_pauses`).
+the job saves or evaluates are left out (`duties`).
 Cost: linear in steps. Cannot see: what was slow from the start, nor who or why.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect.duties import expected
 from stepscope.diagnose.detect.gradual import in_stages
-from stepscope.diagnose.detect.planned_pauses import expected
 from stepscope.diagnose.finding import Unsteady
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.diagnose.operators.equal_groups import VOTES
+from stepscope.diagnose.operators.equals import VOTES
 from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.trace import NO_PEER, ProcessGroup
 from stepscope.window import Ints, Table, Window, numbered

@@ -22,6 +22,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause, Place
 from stepscope.diagnose.operators.liveness import (
     Liveness,
+    allowed_ns,
     last_progress_ns,
     now_ns,
     step_timing,
@@ -30,7 +31,6 @@ from stepscope.diagnose.operators.liveness import (
 from stepscope.diagnose.operators.places import ahead, in_words, located
 from stepscope.diagnose.operators.requests import stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of
-from stepscope.diagnose.operators.timeouts import allowed_ns
 from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.views.communication import loads

@@ -23,7 +23,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints
 
 LONGEST = 9
-"""Steps of the longest cycle: what is rarer may save or evaluate, as `planned_pauses.RARE`. Our
+"""Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
 choice."""
 REGULAR = 0.8
 """Part of the cycles in which the longest step must be of the same kind. In 77 real jobs the kind

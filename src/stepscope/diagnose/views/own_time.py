@@ -19,8 +19,12 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
-from stepscope.diagnose.views.awaited import awaited_since, order_known, sends_beside_work
-from stepscope.diagnose.views.beside import not_awaited_before
+from stepscope.diagnose.views.awaited import (
+    awaited_since,
+    not_awaited_before,
+    order_known,
+    sends_beside_work,
+)
 from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
