@@ -93,7 +93,7 @@ def test_waiting_that_nobody_marked_is_inferred() -> None:
     window = logged(late)
     own = own_time(window, timeline(window))
     assert own.inferred == ("fwd_bwd",)
-    passes = own.own[own.phases.index("fwd_bwd")]
+    passes = own.of("fwd_bwd")
     assert np.ptp(np.nanmedian(passes, axis=1)) < 3 * MS
     (verdict,) = diagnose(window).verdicts
     assert verdict.ranks == (2,)
@@ -107,7 +107,7 @@ def test_steps_whose_rows_were_lost_are_no_time_of_their_own() -> None:
     lost = (steps.ints("rank") == 2) & (abs(steps.ints("step") - 35) < 5)
     window = Window(window.job, {**window.tables, "steps": steps.take(~lost)})
     own = own_time(window, timeline(window))
-    outside = own.own[own.phases.index(OUTSIDE)]
+    outside = own.of(OUTSIDE)
     assert np.isnan(outside[2, 31:40]).all() and np.isfinite(outside[1]).all()
     assert diagnose(window).verdicts == ()
 

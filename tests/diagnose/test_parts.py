@@ -124,9 +124,9 @@ def test_which_rank_arrives_last_and_what_that_alone_costs() -> None:
 def test_own_time_is_what_waiting_leaves() -> None:
     job = a_job(steps=20, noise=0.0, faults=[Fault((2,), "forward-compute", 0, ms=60)])
     own = own_time(job, timeline(job))
-    backward = own.own[own.phases.index("backward-compute")]
+    backward = own.of("backward-compute")
     assert np.allclose(backward[:, 5:], 50 * MS)
-    assert np.allclose(own.own[own.phases.index(OUTSIDE)][:, :-1], 0.2 * MS, atol=1000)
+    assert np.allclose(own.of(OUTSIDE)[:, :-1], 0.2 * MS, atol=1000)
 
 
 def a_pause_between_passes(comm: str, operators: list[tuple[object, ...]]) -> Window:
@@ -158,8 +158,8 @@ def test_gaps_between_phases_are_distinguished_from_times_before_and_after(
     operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START + 55 * MS, *times) for rank in (0, 1)]
     window = a_pause_between_passes(comm, [*operators])
     own = own_time(window, timeline(window))
-    assert np.allclose(own.own[own.phases.index(GAPS)], 30 * MS)
-    assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
+    assert np.allclose(own.of(GAPS), 30 * MS)
+    assert np.allclose(own.of(OUTSIDE), 50 * MS)
 
 
 def test_a_wait_ends_with_its_operator_however_early_that_was_called() -> None:
@@ -171,8 +171,8 @@ def test_a_wait_ends_with_its_operator_however_early_that_was_called() -> None:
     ]
     window = a_pause_between_passes("end_ns blocked_ns", [*operators])
     own = own_time(window, timeline(window))
-    assert np.allclose(own.own[own.phases.index(GAPS)], 25 * MS)
-    assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
+    assert np.allclose(own.of(GAPS), 25 * MS)
+    assert np.allclose(own.of(OUTSIDE), 50 * MS)
 
 
 def test_gaps_may_be_waiting_where_stage_transfers_are_unrecorded() -> None:
@@ -194,7 +194,7 @@ def test_kernels_in_which_devices_wait_tell_gaps_as_operators_do(kernel: str) ->
     window = without(Window(job, tables), "comm_ops")
     own = own_time(window, timeline(window))
     if "SendRecv" in kernel:
-        assert np.allclose(own.own[own.phases.index(GAPS)], 30 * MS)
+        assert np.allclose(own.of(GAPS), 30 * MS)
     else:
         assert not {GAPS, OUTSIDE} & set(own.phases)
 
@@ -282,7 +282,7 @@ def test_gaps_are_own_time_where_phases_say_how_long_they_waited() -> None:
         "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
     })  # fmt: skip
     own = own_time(window, timeline(window))
-    gaps = own.own[own.phases.index("between-phases")]
+    gaps = own.of("between-phases")
     assert (gaps[1] == 10 * MS).all()
     assert (np.delete(gaps, 1, axis=0) == 0).all()
 
@@ -296,5 +296,5 @@ def test_a_phase_of_few_steps_takes_no_time_in_the_others() -> None:
     window = Window(a_job(ranks=1, steps=2, noise=0.0).job, {
         "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases)})  # fmt: skip
     own = own_time(window, timeline(window))
-    saving = own.own[own.phases.index("save-checkpoint")]
+    saving = own.of("save-checkpoint")
     assert (saving.sum(), np.isfinite(saving).all()) == (150 * MS, True)

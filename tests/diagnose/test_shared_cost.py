@@ -12,6 +12,7 @@ import pytest
 from stepscope.diagnose.decide import cost
 from stepscope.diagnose.detect import common_patterns
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.own_time import OwnTime
 from stepscope.window import Floats, Table
 
 from .jobs import MS
@@ -107,6 +108,6 @@ def test_loading_holds_a_step_also_while_communication_was_launched_before() -> 
         job_period_ns=np.full(4, 400.0 * MS), rows=lambda ranks: ranks, columns=lambda at: at,
     )  # fmt: skip
     job: Any = SimpleNamespace(line=line, breakdown=SimpleNamespace(steps=table),
-                               own=SimpleNamespace(phases=("data-load",), own=own))  # fmt: skip
+                               own=OwnTime(("data-load",), own, own))  # fmt: skip
     window: Any = SimpleNamespace(steps=(0, 3))
     assert common_patterns._held_by_loading(job, window) == pytest.approx(0.75)

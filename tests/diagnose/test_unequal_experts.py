@@ -11,6 +11,7 @@ import pytest
 from stepscope.diagnose.decide.experts import excused
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.own_time import OwnTime
 from stepscope.window import Ints
 
 from .jobs import MS
@@ -32,7 +33,7 @@ def with_levels(levels: list[float], experts: bool = True) -> Observed:
 
     return cast(Observed, SimpleNamespace(
         has_experts=experts, line=line, groups=groups,
-        own=SimpleNamespace(phases=("moe_experts",), own=own),
+        own=OwnTime(("moe_experts",), own, own * np.nan),
         window=SimpleNamespace(table=lambda name: None),
     ))  # fmt: skip
 

@@ -164,10 +164,14 @@ class Observed:
         return {phase: self._slow_side_of(phase, own) for phase, own in parts}
 
     def _slow_side_of(self, phase: str | None, own: Floats) -> Mask:
-        pad = max(SHARE * self.line.typical_ns, SLICE_NS)
-        levels = stats.row_medians(np.log(own[:, self.line.warm_up :] + pad))
+        levels = self.levels(own[:, self.line.warm_up :])
         alarms = TWO_SPEEDS / (len(self.own.phases) + 1)
         return slow_side(levels, self.groups(phase), self.host_rows, alarms)
+
+    def levels(self, own: Floats) -> Floats:
+        """The logarithm of what each rank typically takes, from own times `[rank, step]`."""
+        pad = max(SHARE * self.line.typical_ns, SLICE_NS)
+        return stats.row_medians(np.log(own + pad))
 
     def peers_of(self, row: int, phase: str | None) -> Ints:
         """Rows of the ranks that do the same work as the given one, without that rank itself.
@@ -180,6 +184,11 @@ class Observed:
                 fast = others[~self.slow_side(phase)[others]]
                 return np.asarray(fast if fast.size else others)
         return np.zeros(0, np.int64)
+
+    def nearest_peers(self, row: int, phase: str | None, most: int) -> Ints:
+        """The same, at most so many: those with the nearest numbers."""
+        peers = self.peers_of(row, phase)
+        return peers[np.argsort(np.abs(peers - row), kind="stable")[:most]]
 
     def peer_median(self, values: Floats, phase: str | None, row: int) -> Floats:
         """Of `[rank, step]`, column medians over the ranks that do the same work in a phase; of a
@@ -274,15 +283,14 @@ class Observed:
         """Garbage collection per rank and step in ns, or None if pauses were not recorded."""
         if "pauses" not in self.window.tables and not self._counts_collections():
             return None
-        shape = (len(self.line.ranks), len(self.line.steps))
         table = self.window.table("pauses")
         if table is None:
-            return np.zeros(shape)
+            return np.zeros(self.line.shape)
         row = self.line.rows(table.ints("rank"))
         column = self._column_of_pauses(table)
         keep = (row >= 0) & (column >= 0) & table.strings("kind").equals("gc")
-        cell, weights = (row * shape[1] + column)[keep], table.ints("duration_ns")[keep]
-        return stats.sums(cell, weights, shape[0] * shape[1]).reshape(shape)
+        cell = np.where(keep, row * len(self.line.steps) + column, -1)
+        return self.line.sums(cell, table.ints("duration_ns"))
 
     def _column_of_pauses(self, table: Table) -> Ints:
         """The column of each pause: its step, as the process counted that; else by its time. (The

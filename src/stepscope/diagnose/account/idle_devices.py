@@ -12,7 +12,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.unnamed import is_staged
-from stepscope.window import Floats, Table
+from stepscope.window import Floats
 
 
 def idle_beyond_peers(job: Observed) -> Floats | None:
@@ -26,29 +26,26 @@ def idle_beyond_peers(job: Observed) -> Floats | None:
     groups = job.groups(None)
     if is_staged(job.window) and any(rows.size < 2 for rows in groups):
         return None
-    steps = job.breakdown.steps
-    beyond = np.nan_to_num(above_peers(_grid(job, steps, "host_wait_ns"), groups))
+    beyond = np.nan_to_num(above_peers(_grid(job, "host_wait_ns"), groups))
     waits = stats.column_median(exposed_ns(job))
     return np.clip(beyond, 0.0, np.nan_to_num(waits))
 
 
 def exposed_ns(job: Observed) -> Floats:
     """`[rank, step]`: time in which a device communicates and computes nothing; NaN unknown."""
-    if job.breakdown is None:
-        return np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
-    return _grid(job, job.breakdown.steps, "exposed_ns")
+    return _grid(job, "exposed_ns")
 
 
 def computed_ns(job: Observed) -> Floats:
     """`[rank, step]`: time in which a device computes; NaN unknown."""
-    if job.breakdown is None:
-        return np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
-    return _grid(job, job.breakdown.steps, "compute_ns")
+    return _grid(job, "compute_ns")
 
 
-def _grid(job: Observed, steps: Table, part: str) -> Floats:
-    row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
-    known = (row >= 0) & (column >= 0)
-    grid = np.full((len(job.line.ranks), len(job.line.steps)), np.nan)
-    grid[row[known], column[known]] = steps.ints(part)[known]
+def _grid(job: Observed, part: str) -> Floats:
+    grid = np.full(job.line.shape, np.nan)
+    if job.breakdown is not None:
+        steps = job.breakdown.steps
+        row, column = job.line.places(steps)
+        known = (row >= 0) & (column >= 0)
+        grid[row[known], column[known]] = steps.ints(part)[known]
     return grid

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.peers import replicas, stages
+from stepscope.diagnose.views.peers import replicas, stage_numbers
 from stepscope.diagnose.views.unnamed import KERNELS
 from stepscope.window import Floats, Ints
 
@@ -36,10 +36,8 @@ class Model:
     @classmethod
     def of(cls, job: Observed) -> Model:
         row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
-        stage, replica = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
-        for rank, at in stages(job.window).items():
-            if rank in row:
-                stage[row[rank]] = at
+        stage = stage_numbers(job.window, job.line.ranks)
+        replica = np.zeros(len(row), np.int64)
         for at, ranks in enumerate(replicas(job.window)):
             replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
         model = cls(stage, replica, _microbatches(job, stage))

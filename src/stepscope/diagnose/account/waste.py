@@ -76,7 +76,7 @@ def _idle_of_devices(job: Observed) -> Floats | None:
     gpus = any(host.gpus for host in job.window.job.hosts)
     if gpus or job.window.table("kernel_summaries") is not None:
         return _between_phases(job)
-    return np.full((len(job.line.ranks), len(job.line.steps)), np.inf)
+    return np.full(job.line.shape, np.inf)
 
 
 def _between_phases(job: Observed) -> Floats | None:

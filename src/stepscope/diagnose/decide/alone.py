@@ -13,9 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from stepscope.diagnose.finding import Finding
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.window import Floats, Ints
+from stepscope.window import Ints
 
 MOST = 0.99
 """Part of its steps that a rank may take longer: more is an error of measurement. Our choice."""
@@ -42,7 +43,7 @@ def lost_by(
 def _share(
     job: Observed, one: Suspect, culprits: Sequence[Suspect], part: slice | Ints
 ) -> float:  # fmt: skip
-    took = _typical_ns(job, part)
+    took = stats.row_means(job.line.period_ns[:, part])
     healed = took.copy()
     for other in {each.row: each for each in (*culprits, one)}.values():
         healed[other.row] = _healed_ns(took[other.row], other, job, part)
@@ -50,15 +51,6 @@ def _share(
     if not np.isfinite(now) or not rates.size:
         return 0.0
     return float(max(1 / healed[one.row] - 1 / now, 0.0) / rates.sum())
-
-
-def _typical_ns(job: Observed, part: slice | Ints) -> Floats:
-    """The mean step of each rank; NaN unknown."""
-    period = job.line.period_ns[:, part]
-    known = np.isfinite(period)
-    count = known.sum(axis=1)
-    spent = np.where(known, period, 0.0).sum(axis=1)
-    return np.where(count > 0, spent / np.maximum(count, 1), np.nan)
 
 
 def _healed_ns(took: float, one: Suspect, job: Observed, part: slice | Ints) -> float:

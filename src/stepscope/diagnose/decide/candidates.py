@@ -125,7 +125,7 @@ def _lateness(job: Observed, row: int) -> Iterator[Decision]:
     yield rules.arrives_last(lag_ns)
     if lag_ns > 0:
         late_ns = float(job.arrivals.most_lag_of(alone, steps).mean())
-        own_ns, waited_ns = _own_ns(job), _waited_ns(job, row)
+        own_ns, waited_ns = stats.row_means(job.total), _waited_ns(job, row)
         yield _followed_back(late_ns, _beyond_others(own_ns, row), _beyond_others(waited_ns, row))
 
 
@@ -153,13 +153,6 @@ def _beyond(time_ns: float) -> str:
 
 def _beyond_others(values: Floats, row: int) -> float:
     return float(values[row]) - stats.median(np.delete(values, row))
-
-
-def _own_ns(job: Observed) -> Floats:
-    """The mean own time of each rank per step; NaN where it is not known."""
-    known = np.isfinite(job.total)
-    total = np.where(known, job.total, 0.0).sum(axis=1)
-    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
 
 
 def _waited_ns(job: Observed, row: int) -> Floats:

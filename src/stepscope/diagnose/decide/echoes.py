@@ -76,8 +76,7 @@ def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:
         return False
     if unrecorded_groups(job.window):
         return False
-    peers = job.peers_of(suspect.row, suspect.phase)
-    peers = peers[np.argsort(np.abs(peers - suspect.row), kind="stable")[:FEW_PEERS]]
+    peers = job.nearest_peers(suspect.row, suspect.phase, FEW_PEERS)
     outside_ns = sum(_excess(job, phase, suspect) for phase in suspect.phases if phase in UNNAMED)
     named = [phase for phase in suspect.phases if phase not in UNNAMED]
     if named and peers.size:

@@ -74,7 +74,7 @@ def _holds_experts(phase: str) -> bool:
 def _levels(job: Observed, one: Suspect) -> Floats:
     """By rank, how many times as long as its peers it typically takes in the suspect's phases with
     experts, in its steps, as a logarithm."""
-    parts = [job.own.own[job.own.phases.index(each)][:, one.columns] for each in _held(one)]
+    parts = [job.own.of(each)[:, one.columns] for each in _held(one)]
     pad = max(SHARE * job.line.typical_ns, SLICE_NS)
     logs = stats.row_medians(np.log(np.sum(parts, axis=0) + pad))
     return np.asarray(above_peers(logs[:, None], job.groups(one.phase))[:, 0])

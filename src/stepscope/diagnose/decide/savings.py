@@ -133,8 +133,7 @@ class Shrinking:
         Time in no phase is of many kinds: what waits for data at the start of a step does nothing
         else at its end.
         """
-        peers = self.job.peers_of(who, None)
-        peers = peers[np.argsort(np.abs(peers - who), kind="stable")[:FEW_PEERS]]
+        peers = self.job.nearest_peers(who, None, FEW_PEERS)
         if not peers.size:
             return evenly
         others = Pieces.of(self.job.window, self.pieces.graph, peers)

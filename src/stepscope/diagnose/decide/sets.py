@@ -26,9 +26,8 @@ from stepscope.diagnose.decide.cost import what_if
 from stepscope.diagnose.decide.experts import same_experts
 from stepscope.diagnose.decide.join import SEVERAL, alike_by_cause, as_one
 from stepscope.diagnose.finding import Decision, Slowdown
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import are_apart
-from stepscope.diagnose.observed import SHARE, SLICE_NS, TWO_SPEEDS, Observed
+from stepscope.diagnose.observed import TWO_SPEEDS, Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Mask
 
@@ -114,8 +113,7 @@ def _levels(job: Observed, one: Suspect) -> Floats:
     parts = [own for phase, own in job.own.items()
              if phase in one.phases]  # fmt: skip
     own = np.sum(parts, axis=0) if parts else job.total
-    pad = max(SHARE * job.line.typical_ns, SLICE_NS)
-    return np.array(stats.row_medians(np.log(own[:, one.columns] + pad)))
+    return np.array(job.levels(own[:, one.columns]))
 
 
 def _lost_fraction(

@@ -172,7 +172,7 @@ def _always_late(job: Observed, least: float) -> str:
 
 def _caused(job: Observed, arrivals: Arrivals) -> Floats:
     """`[rank, step]`, the longest time for which the rank alone made others wait, in ns."""
-    caused = np.zeros((len(job.line.ranks), len(job.line.steps)))
+    caused = np.zeros(job.line.shape)
     judged = (arrivals.step >= 0) & ~arrivals.group.equals(*across_stages(job.window))
     where = arrivals.last_rank[judged], arrivals.step[judged]
     np.maximum.at(caused, where, arrivals.alone_ns[judged])

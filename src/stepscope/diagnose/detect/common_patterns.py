@@ -188,7 +188,7 @@ def _held_by_loading(job: Observed, window: Patterns) -> float:
     if job.breakdown is None or DATA_LOAD not in job.own.phases or first is None:
         return 0.0
     period = job.line.period_ns[:, first:]
-    loads = job.own.own[job.own.phases.index(DATA_LOAD), :, first:]
+    loads = job.own.of(DATA_LOAD)[:, first:]
     held = np.minimum(loads, period - computed_ns(job)[:, first:]) / np.maximum(period, 1.0)
     share = stats.column_median(held)
     return max(stats.median(share), 0.0) if np.isfinite(share).any() else 0.0

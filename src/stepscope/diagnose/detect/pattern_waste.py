@@ -9,7 +9,7 @@ from stepscope.diagnose.detect.step_time import regression
 from stepscope.diagnose.finding import Cause, Device, Value, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.patterns import Patterns
-from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.window import Ints
 
 METHOD = "common-patterns"
@@ -69,6 +69,5 @@ def windows_now(job: Observed) -> tuple[Patterns, ...]:
 
 def roles(job: Observed) -> list[Ints]:
     """Rows of ranks that run the same program: those of one pipeline stage, or all."""
-    stage = stages(job.window)
-    number = np.array([stage.get(int(rank), 0) for rank in job.line.ranks], np.int64)
+    number = stage_numbers(job.window, job.line.ranks)
     return [np.flatnonzero(number == one) for one in np.unique(number)]

@@ -30,7 +30,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
-from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
@@ -98,8 +98,7 @@ def _of_slowest_stage(job: Observed, own: Floats) -> Mask:
     """The ranks that load data; of several stages that do, those of the stage in which all ranks
     spend most: the first loads samples, and the last no more than their labels."""
     loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
-    at = stages(job.window)
-    stage = np.array([at.get(int(rank), 0) for rank in job.line.ranks])
+    stage = stage_numbers(job.window, job.line.ranks)
     of_stage = [loads & (stage == one) for one in np.unique(stage[loads])]
     return max(of_stage, key=lambda rows: stats.median(waste.by_all(own[rows])), default=loads)
 

@@ -101,14 +101,12 @@ def _least_work(job: Observed) -> Floats:
 
 def _hidden(job: Observed) -> Floats:
     """The time in phases whose share of waiting is not known: all of it may be work."""
-    table, shape = job.window.table("phases"), job.total.shape
+    table = job.window.table("phases")
     unknown = job.own.hidden_phases - set(job.own.phases)
     if table is None or not unknown:
-        return np.zeros(shape)
+        return np.zeros(job.line.shape)
     table = table.take(table.strings("phase").equals(*unknown))
-    cell = job.line.cells(table)
-    lasted = np.maximum(table.floats("duration_ns"), 0.0)[cell >= 0]
-    return stats.sums(cell[cell >= 0], lasted, shape[0] * shape[1]).reshape(shape)
+    return job.line.sums(job.line.cells(table), np.maximum(table.floats("duration_ns"), 0.0))
 
 
 def _usual(job: Observed, series: Floats, long: Mask) -> float:

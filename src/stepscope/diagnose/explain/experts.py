@@ -167,7 +167,7 @@ def _executed(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) ->
     table = job.window.table("kernels")
     if table is None or not table.has("step", "kernel", "duration_ns"):
         return {}
-    column, row = job.line.columns(table.ints("step")), job.line.rows(table.ints("rank"))
+    row, column = job.line.places(table)
     table = table.take((column >= suspect.first) & (column < suspect.stop) & (row >= 0))
     names, row = table.strings("kernel"), job.line.rows(table.ints("rank"))
     lasted, found = table.ints("duration_ns").clip(0), {}
@@ -219,7 +219,7 @@ def _passes(job: Observed) -> list[str]:
 def _means(job: Observed, rows: Table, first: int, stop: int) -> Floats:
     """Time per step of every rank in columns [first, stop), of those steps that have rows of it;
     NaN where none has."""
-    row, column = job.line.rows(rows.ints("rank")), job.line.columns(rows.ints("step"))
+    row, column = job.line.places(rows)
     keep = (row >= 0) & (column >= first) & (column < stop)
     row, column = row[keep], column[keep] - first
     recorded = np.zeros((len(job.line.ranks), max(stop - first, 1)), np.bool_)

@@ -18,6 +18,7 @@ from stepscope.diagnose.detect.odd_gauges import LOW
 from stepscope.diagnose.explain.cpu import of_host, processor_evidence
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -42,9 +43,7 @@ def other_processes(job: Observed, row: int, first: int, stop: int) -> float:
     counts = job.hardware("gpu_strangers", first, stop)
     if not np.isfinite(counts[row]):
         return 0.0
-    others = np.delete(counts, row)
-    known = others[np.isfinite(others)]
-    return float(counts[row]) - (float(np.median(known)) if known.size else 0.0)
+    return float(counts[row]) - stats.median(np.delete(counts, row))
 
 
 def is_low(ratio: float | None) -> bool:

@@ -51,7 +51,7 @@ def _exchanged(job: Observed, suspect: Suspect) -> Floats:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("bytes"):
         return np.zeros(len(job.line.ranks))
-    row, column = job.line.rows(comm.ints("rank")), job.line.columns(comm.ints("step"))
+    row, column = job.line.places(comm)
     chosen = np.zeros(len(job.line.steps) + 1, np.bool_)  # the last one stands for no step
     chosen[: len(job.line.steps)][suspect.columns] = True
     size: Ints = comm.ints("bytes")

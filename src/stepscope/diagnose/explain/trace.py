@@ -96,7 +96,7 @@ def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:
     if found is None:
         return None
     steps = found.steps
-    row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
+    row, column = job.line.places(steps)
     inside = (row >= 0) & (column >= suspect.first) & (column < suspect.stop)
     out = {}
     lost = lost_operators(job.window, job.line)[suspect.row, suspect.first : suspect.stop].any()
@@ -118,7 +118,7 @@ def _means(row: Ints, values: Floats, ranks: int) -> Floats:
 
 def _totals(job: Observed, suspect: Suspect) -> _Totals:
     table, names = _work(job)
-    row, column = job.line.rows(table.ints("rank")), job.line.columns(table.ints("step"))
+    row, column = job.line.places(table)
     keep = (row >= 0) & (column >= suspect.first) & (column < suspect.stop) & _computes(names)
     shape = (len(job.line.ranks), len(names.values))
     cell = (row * shape[1] + names.codes)[keep]

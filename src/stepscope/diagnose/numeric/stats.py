@@ -73,6 +73,14 @@ def row_medians(values: Floats) -> Floats:
     return column_median(values.T)
 
 
+def row_means(values: Floats) -> Floats:
+    """Mean of the known values of every row; NaN if there is none."""
+    known = np.isfinite(values)
+    count = known.sum(axis=1)
+    total = np.where(known, values, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
 def fast_level(values: Floats) -> Floats:
     """What every row takes when it is fast: half of the steps may be slow, so it is not the median;
     NaN unknown."""

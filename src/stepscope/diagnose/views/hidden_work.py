@@ -191,19 +191,18 @@ def _are_of_all(window: Window, groups: set[str]) -> bool:
 
 def _late_in(rows: PhaseRows, arrivals: Arrivals, wanted: Mask) -> Floats:
     """The same of the rows of one phase."""
-    shape = len(rows.line.ranks), len(rows.line.steps)
     last_ns = np.maximum.reduceat(arrivals.arrive_ns, arrivals.begins)
     at = rows.axis.at(arrivals.last_rank, last_ns)
     phase = rows.union_of(wanted)
     inside = phase.holds(at) & (arrivals.step >= 0)
-    cell = arrivals.last_rank[inside] * shape[1] + arrivals.step[inside]
-    alone: Floats = stats.sums(cell, arrivals.alone_ns[inside], shape[0] * shape[1])
-    return np.asarray((alone.reshape(shape) - _late_at_entry(rows, wanted)).clip(0.0))
+    cell = np.where(inside, arrivals.last_rank * len(rows.line.steps) + arrivals.step, -1)
+    alone = rows.line.sums(cell, arrivals.alone_ns)
+    return np.asarray((alone - _late_at_entry(rows, wanted)).clip(0.0))
 
 
 def _late_at_entry(rows: PhaseRows, wanted: Mask) -> Floats:
     """By how much later than the median rank each rank enters the phase for the first time."""
-    shape = len(rows.line.ranks), len(rows.line.steps)
+    shape = rows.line.shape
     origin = int(rows.start[wanted].min()) if wanted.any() else 0
     first = np.full(shape[0] * shape[1], np.inf)
     np.minimum.at(first, rows.cell[wanted], (rows.start[wanted] - origin).astype(np.float64))

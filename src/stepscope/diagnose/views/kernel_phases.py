@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import KERNELS, Named, idle_times
@@ -67,7 +66,5 @@ def optimizes(kernel: str) -> bool:
 
 def _spent(kernels: Table, line: Timeline) -> Floats:
     """The summed durations of kernels, `[rank, step]`; NaN where none ran."""
-    shape = len(line.ranks), len(line.steps)
-    lasted = kernels.ints("duration_ns").clip(0)
-    total = stats.sums(line.cells(kernels), lasted, shape[0] * shape[1]).reshape(shape)
+    total = line.sums(line.cells(kernels), kernels.ints("duration_ns").clip(0))
     return np.where(total > 0, total, np.nan)

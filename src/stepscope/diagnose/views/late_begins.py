@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE, Named, is_staged
 from stepscope.trace import DATA_LOAD
@@ -38,8 +38,7 @@ def late_begins(window: Window, rows: PhaseRows) -> Named:
         return []
     usual = stats.row_medians(lead)
     late = np.maximum(lead - usual[:, None], 0.0)
-    at = stages(window)
-    stage = np.array([at.get(int(rank), 0) for rank in rows.line.ranks])
+    stage = stage_numbers(window, rows.line.ranks)
     others = np.full(late.shape, np.inf)
     for one in np.unique(stage):
         own = np.flatnonzero(stage == one)
@@ -56,15 +55,14 @@ def _lead_ns(rows: PhaseRows) -> Floats:
     """The time from the begin of each rank's step to its first phase that is no loading, without
     loading."""
     line, loads = rows.line, rows.names.equals(DATA_LOAD)
-    shape = (len(line.ranks), len(line.steps))
-    first: Ints = np.full(shape[0] * shape[1], np.iinfo(np.int64).max)
+    first: Ints = np.full(line.start_ns.size, np.iinfo(np.int64).max)
     np.minimum.at(first, rows.cell[~loads], rows.start[~loads])
     known = (first < np.iinfo(np.int64).max) & (line.start_ns.ravel() != NULL)
     cell, begin, lasted = (column[loads] for column in (rows.cell, rows.start, rows.duration))
     before = np.clip(first[cell] - begin, 0, lasted)
     loading = stats.sums(cell, before, first.size)
     lead = np.where(known, first - np.where(known, line.start_ns.ravel(), 0), 0) - loading
-    return np.asarray(np.where(known, np.maximum(lead, 0.0), np.nan).reshape(shape))
+    return np.asarray(np.where(known, np.maximum(lead, 0.0), np.nan).reshape(line.shape))
 
 
 def _latest_peer(late: Floats) -> Floats:

@@ -10,7 +10,7 @@ from stepscope.window import Mask, Window
 
 def lost_operators(window: Window, line: Timeline) -> Mask:
     """The ranks and steps of which rows of `comm_ops` were lost, `[rank, step]`."""
-    found = np.zeros((len(line.ranks), len(line.steps)), np.bool_)
+    found = np.zeros(line.shape, np.bool_)
     losses = window.table("losses")
     if losses is None:
         return found

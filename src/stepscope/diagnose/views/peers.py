@@ -66,6 +66,12 @@ def stages(window: Window) -> dict[int, int]:
     return {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
 
 
+def stage_numbers(window: Window, ranks: Ints) -> Ints:
+    """The pipeline stage of each of these ranks; 0 of one that has none."""
+    stage = stages(window)
+    return np.array([stage.get(int(rank), 0) for rank in ranks], np.int64)
+
+
 def across_stages(window: Window) -> frozenset[str]:
     """Groups whose members are in several pipeline stages, and so do unequal work."""
     stage = stages(window)

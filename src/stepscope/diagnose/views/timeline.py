@@ -105,10 +105,25 @@ class Timeline:
         """` from step 30`; empty where nothing before was judged."""
         return f" from step {self.steps[first]}" if first > self.warm_up else ""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a grid `[rank, step]`."""
+        return len(self.ranks), len(self.steps)
+
+    def places(self, table: Table) -> tuple[Ints, Ints]:
+        """The grid row and column of each row of a table; -1: not on the grid."""
+        return self.rows(table.ints("rank")), self.columns(table.ints("step"))
+
     def cells(self, table: Table) -> Ints:
         """Where the rank and step of each row are on a flat grid, `[rank, step]`; -1: not on it."""
-        row, column = self.rows(table.ints("rank")), self.columns(table.ints("step"))
+        row, column = self.places(table)
         return np.where((row >= 0) & (column >= 0), row * len(self.steps) + column, -1)
+
+    def sums(self, cell: Ints, values: Floats | Ints) -> Floats:
+        """`[rank, step]`: the sums of values by their cells on a flat grid; -1 does not count."""
+        known = cell >= 0
+        ranks, steps = self.shape
+        return stats.sums(cell[known], values[known], ranks * steps).reshape(ranks, steps)
 
     def column_at(self, time_ns: Ints) -> Ints:
         """The column of the step that contains each time, by the job's step starts; -1 before."""

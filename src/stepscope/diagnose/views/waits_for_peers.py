@@ -37,10 +37,4 @@ def waited_for_replicas(window: Window, line: Timeline) -> Floats | None:
         return None
     blocked = comm.ints("blocked_ns")[order]
     least = np.repeat(np.minimum.reduceat(blocked, bounds[:-1]), np.diff(bounds))
-    ranks, steps = len(line.ranks), len(line.steps)
-    row = line.rows(comm.ints("rank")[order])
-    column = line.columns(comm.ints("step")[order])
-    known = (row >= 0) & (column >= 0)
-    cell = row[known] * steps + column[known]
-    waited = stats.sums(cell, (blocked - least)[known], ranks * steps).reshape(ranks, steps)
-    return stats.column_median(waited)
+    return stats.column_median(line.sums(line.cells(comm)[order], blocked - least))

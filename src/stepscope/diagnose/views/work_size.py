@@ -95,7 +95,7 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
             cell = line.cells(part)
             carries &= cell >= 0
             grid += stats.sums(cell[carries], part.ints("bytes")[carries], grid.size)
-    of_ranks = np.where(grid > 0, grid, np.nan).reshape(len(line.ranks), len(line.steps))
+    of_ranks = np.where(grid > 0, grid, np.nan).reshape(line.shape)
     whole = stats.column_median(of_ranks)
     judged = whole[line.warm_up :]
     if not np.isfinite(judged).any():

@@ -68,7 +68,7 @@ def phase_means(job: Observed) -> tuple[list[str], Floats]:
     """Mean duration per step of every phase on every rank, `[phase, rank]`; 0 where it has none."""
     table = job.window.tables["phases"]
     names = table.strings("phase")
-    row, column = job.line.rows(table.ints("rank")), job.line.columns(table.ints("step"))
+    row, column = job.line.places(table)
     keep = (row >= 0) & (column >= job.line.warm_up) & (names.codes >= 0)
     shape = (len(names.values), len(job.line.ranks))
     cell = (names.codes * shape[1] + row)[keep]
