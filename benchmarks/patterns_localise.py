@@ -16,8 +16,15 @@ from collections.abc import Callable
 import numpy as np
 
 from stepscope.diagnose.detect.odd_patterns import odd_functions
-from stepscope.diagnose.detect.published.eroica import DELTA, MADS, as_published, sample_of
-from stepscope.diagnose.numeric.behaviour import ROUNDING, Singles, normalised
+from stepscope.diagnose.detect.published.eroica import (
+    DELTA,
+    MADS,
+    ROUNDING,
+    Singles,
+    as_published,
+    normalised,
+    sample_of,
+)
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.patterns import Function, Patterns
 from stepscope.trace import Host, Job, ProcessGroup
@@ -72,7 +79,7 @@ def _pattern(random: np.random.Generator, workers: int) -> Singles:
 
 
 def _counts(pattern: Singles, sample: Ints) -> Ints:
-    from stepscope.diagnose.numeric.behaviour import unlike
+    from stepscope.diagnose.detect.published.eroica import unlike
 
     points = normalised(pattern)
     found = unlike(points, np.ascontiguousarray(points[:, sample]), DELTA)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.diagnose.account.ranges import Judge, shipped
+from stepscope.diagnose.detect.published import eroica
 from stepscope.diagnose.detect.published.eroica import as_published, distance, sample_of
 from stepscope.diagnose.expected import NOTHING, Range, Ranges
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.diagnose.numeric import behaviour
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.settings import Settings
@@ -28,7 +28,7 @@ RANKS = 16
 WHOLE = Range(0.0, 1.0)
 
 
-def pattern(*workers: tuple[float, float, float]) -> behaviour.Singles:
+def pattern(*workers: tuple[float, float, float]) -> eroica.Singles:
     return np.array(workers, np.float32).T
 
 
@@ -47,31 +47,31 @@ def test_the_distance_adds_up_what_lies_outside_of_each_side() -> None:
 
 def test_each_coordinate_is_divided_by_its_largest_value() -> None:
     """Equation 8; a coordinate that is 0 everywhere stays 0."""
-    found = behaviour.normalised(pattern((0.2, 0.5, 0.0), (0.4, 0.25, 0.0)))
+    found = eroica.normalised(pattern((0.2, 0.5, 0.0), (0.4, 0.25, 0.0)))
     assert found.T.tolist() == [[0.5, 1.0, 0.0], [1.0, 0.5, 0.0]]
 
 
 def test_peers_count_from_the_limit_on() -> None:
     """(1, 1, 1) and (0.6, 1, 1) are 0.4 apart, which is not below delta; 0.39 is (eq. 10)."""
     points = pattern((1.0, 1.0, 1.0), (0.6, 1.0, 1.0), (0.61, 1.0, 1.0))
-    assert behaviour.unlike(points, points, 0.4).tolist() == [1, 1, 0]
+    assert eroica.unlike(points, points, 0.4).tolist() == [1, 1, 0]
 
 
 def test_three_small_differences_make_one_large_distance() -> None:
     """0.15 in each coordinate: 0.45 in all (Manhattan)."""
     points = pattern((1.0, 1.0, 1.0), (0.85, 0.85, 0.85))
-    assert behaviour.unlike(points, points, 0.4).tolist() == [1, 1]
+    assert eroica.unlike(points, points, 0.4).tolist() == [1, 1]
 
 
 def test_one_of_ten_is_abnormal_as_the_paper_counts() -> None:
     """Nine alike have N Delta = 1, the odd one 9: the median is 1, the MAD 0 (eq. 9, 11)."""
     workers = [(0.3, 0.9, 0.1)] * 9 + [(0.9, 0.9, 0.1)]
-    counts = behaviour.unlike(
-        behaviour.normalised(pattern(*workers)), behaviour.normalised(pattern(*workers)), 0.4
+    counts = eroica.unlike(
+        eroica.normalised(pattern(*workers)), eroica.normalised(pattern(*workers)), 0.4
     )
     assert counts.tolist() == [1] * 9 + [9]
-    assert behaviour.median_and_mad(counts, 10) == (1.0, 0.0)
-    assert behaviour.outliers(counts, 10, 5.0).tolist() == [False] * 9 + [True]
+    assert eroica.median_and_mad(counts, 10) == (1.0, 0.0)
+    assert eroica.outliers(counts, 10, 5.0).tolist() == [False] * 9 + [True]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_one_of_ten_is_abnormal_as_the_paper_counts() -> None:
     [([3], (3, 0)), ([1, 2], (1.5, 0.5)), ([0, 0, 0, 100], (0, 0)), ([1, 2, 4, 9], (3, 1.5))],
 )
 def test_medians_of_counts(counts: list[int], expected: tuple[float, float]) -> None:
-    assert behaviour.median_and_mad(np.array(counts, np.int32), 100) == expected
+    assert eroica.median_and_mad(np.array(counts, np.int32), 100) == expected
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=60))
@@ -87,7 +87,7 @@ def test_medians_of_counts_are_numpys(counts: list[int]) -> None:
     values = np.array(counts)
     middle = float(np.median(values))
     apart = float(np.median(np.abs(values - middle)))
-    assert behaviour.median_and_mad(values.astype(np.int32), 100) == (middle, apart)
+    assert eroica.median_and_mad(values.astype(np.int32), 100) == (middle, apart)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 100))
@@ -95,7 +95,7 @@ def test_medians_of_counts_are_numpys(counts: list[int]) -> None:
 def test_the_compiled_form_counts_as_numpy_does(seed: int, workers: int, peers: int) -> None:
     random = np.random.default_rng(seed)
     points, some = (random.random((3, size), np.float32) for size in (workers, peers))
-    fast, slow = behaviour.unlike(points, some, 0.4), behaviour.unlike_in_numpy(points, some, 0.4)
+    fast, slow = eroica.unlike(points, some, 0.4), eroica.unlike_in_numpy(points, some, 0.4)
     # the order of additions may differ in the last bit: one pair in millions
     assert int(np.abs(fast - slow).sum()) <= 1
 

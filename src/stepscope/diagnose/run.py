@@ -77,8 +77,8 @@ from stepscope.diagnose.overview.overview import (
     limits,
     rank_phases,
     rank_times,
+    with_periods,
 )
-from stepscope.diagnose.overview.periods import with_periods
 from stepscope.diagnose.overview.recorders import losses, not_recorded, own_cost
 from stepscope.diagnose.prepare import blocking_calls
 from stepscope.diagnose.prepare.align import align

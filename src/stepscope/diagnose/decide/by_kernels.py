@@ -31,10 +31,9 @@ from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower,
 from stepscope.diagnose.detect.stall import Stalled, stalled
 from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
 from stepscope.diagnose.explain import gpu
-from stepscope.diagnose.explain.experts import Part, more_for_experts
 from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer_kernels
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
-from stepscope.diagnose.explain.tokens import exceeds
+from stepscope.diagnose.explain.tokens import Part, exceeds, more_for_experts
 from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats

@@ -1,4 +1,4 @@
-"""Overview of where time goes: the parts of steps, what limits them, last arrivals, and functions.
+"""Overview of where time goes: parts of steps, limits, last arrivals, functions, and periods.
 
 Members of a group that belong to different pipeline stages arrive when their stage is done. There
 the last arrival is last by design, so such groups are left out.
@@ -6,11 +6,13 @@ the last arrival is last by design, so such groups are left out.
 What limits an average step besides compute is communication, copies, or a late host. Traces say all
 of it. Other jobs show only what is not the ranks' own time: transfers, and waiting
 for one another, which is communication, too.
+Recurring slow steps are assigned to the verdicts that they belong to; the others stand beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from statistics import median
 from typing import Literal
@@ -18,9 +20,11 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose.account.ranges import Judge
+from stepscope.diagnose.detect.periods import CAUSES, EVIDENCE
+from stepscope.diagnose.finding import Evidence, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, RankPhase, RankTime
+from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Period, RankPhase, RankTime
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.patterns import Patterns
 from stepscope.diagnose.views.peers import across_stages
@@ -147,3 +151,27 @@ def _use(job: Observed, judge: Judge, window: Patterns, at: int) -> FunctionUse:
         None if one.waits and not judge.is_learned(one) else expected.beta.high,
         judge.is_learned(one),
     )  # fmt: skip
+
+
+def with_periods(
+    verdicts: Sequence[Verdict], found: Sequence[Period]
+) -> tuple[tuple[Verdict, ...], tuple[Period, ...]]:
+    """Verdicts with the distance of their slow steps as evidence; periods with their verdict."""
+    shown = list(verdicts)
+    owned = []
+    for one in found:
+        at = next((at for at, each in enumerate(verdicts) if _is_about(each, one)), None)
+        owned.append(replace(one, verdict=at))
+        if at is not None:
+            more = Evidence(EVIDENCE, one.says, {"every": one.every, "unit": one.unit})
+            shown[at] = replace(shown[at], evidence=(*shown[at].evidence, more))
+    return tuple(shown), tuple(owned)
+
+
+def _is_about(verdict: Verdict, one: Period) -> bool:
+    """Whether a verdict names the same ranks at the time, or the same cause of all ranks."""
+    if verdict.kind != "slowdown" or not may_overlap(verdict.steps, one.steps):
+        return False
+    if one.ranks:
+        return set(one.ranks) <= set(verdict.ranks)
+    return not verdict.ranks and verdict.cause == CAUSES[one.source]
