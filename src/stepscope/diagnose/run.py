@@ -116,7 +116,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
     if settings.slowdowns:
         found.look_for_slowness()
-    times, series = rank_times(job), _series(job)
+    times, series = rank_times(job), _series_of(job.line.steps, job.line.job_period_ns)
     if blocking_calls.is_log(dropped):
         found.blamed = as_suspects_of_calls(job, found.blamed)
     verdicts = _verdicts(job, found, series, len(window.ranks))
@@ -472,10 +472,6 @@ def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[i
 def _steps(job: Observed) -> Span | None:
     steps = job.line.steps
     return (int(steps[0]), int(steps[-1])) if len(steps) else None
-
-
-def _series(job: Observed) -> StepSeries:
-    return _series_of(job.line.steps, job.line.job_period_ns)
 
 
 def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:

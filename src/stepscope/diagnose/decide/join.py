@@ -87,12 +87,9 @@ def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown
     for one in found:
         if one.beside:
             hosts.setdefault(window.host_of(one.ranks[0]), []).append(one)
-    return [replace(_over_all_steps(same), ranks=tuple(sorted(_all_beside(same))))
+    return [replace(_over_all_steps(same), ranks=tuple(sorted(
+                {rank for one in same for rank in (*one.ranks, *one.beside)})))
             for same in hosts.values()]  # fmt: skip
-
-
-def _all_beside(same: Sequence[Slowdown]) -> set[int]:
-    return {rank for one in same for rank in (*one.ranks, *one.beside)}
 
 
 def _over_all_steps(same: Sequence[Slowdown]) -> Slowdown:

@@ -81,12 +81,9 @@ def _weighed(
     one = replace(as_one(part), lost_fraction=lost, costs_alone=False, lag_ns=None)
     one = replace(one, values={**one.values, "lost_fraction": lost},
                   supporting=(*same_experts(job.window, one), *one.supporting))  # fmt: skip
-    one = rules.weighed(replace(one, decisions=(*_without_cost(one), _as_set(part))))
+    but_cost = [each for each in one.decisions if each.rule != rules.ON_CRITICAL_PATH.name]
+    one = rules.weighed(replace(one, decisions=(*but_cost, _as_set(part))))
     return [one] if one.costs_enough else part
-
-
-def _without_cost(one: Slowdown) -> tuple[Decision, ...]:
-    return tuple(each for each in one.decisions if each.rule != rules.ON_CRITICAL_PATH.name)
 
 
 def _as_set(part: Sequence[Slowdown]) -> Decision:

@@ -112,7 +112,7 @@ def _slowdown(
         has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
         lost_of=_lost_of(job, suspect),
         decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
-                   *_unequal_work(reason)),
+                   rules.unequal_work(reason.cause)),
     )  # fmt: skip
 
 
@@ -168,10 +168,6 @@ def _arrives_last(lag: float | None) -> tuple[Decision, ...]:
     return () if lag is None else (rules.arrives_last(lag, "all suspects together"),)
 
 
-def _unequal_work(reason: Reason) -> tuple[Decision, ...]:
-    return (rules.unequal_work(reason.cause),)
-
-
 def _least_cost(job: Observed, suspect: Suspect, proven: bool, no_pause: bool) -> float:
     """The least cost of a suspect's verdict.
 
@@ -189,12 +185,9 @@ def _least_cost(job: Observed, suspect: Suspect, proven: bool, no_pause: bool) -
         return LEAST_COST_REPEATED
     if proven:
         return LEAST_COST
-    if suspect.spikes and (suspect.phase != OUTSIDE or _has_no_duty(job, suspect)):
+    has_duty = suspect.alone or suspect.row in (0, len(job.line.ranks) - 1)
+    if suspect.spikes and (suspect.phase != OUTSIDE or not has_duty):
         return LEAST_COST_ONCE
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(
         suspect.phase or "", LEAST_COST
     )
-
-
-def _has_no_duty(job: Observed, suspect: Suspect) -> bool:
-    return not suspect.alone and suspect.row not in (0, len(job.line.ranks) - 1)

@@ -76,7 +76,7 @@ class SlowTransfers:
             yield lost
             return
         changed = [_case(job, moved, span) for span in _changes(job, moved, judged)]
-        best = max(changed, key=_order, default=None)
+        best = max(changed, key=lambda one: one.sure * one.share, default=None)
         if best is None or best.score < LEAST_SCORE:
             best = _case(job, moved, _Span(judged, None))
         if best.score < LEAST_SCORE or not (best.named or best.span.usual is not None):
@@ -155,10 +155,6 @@ def _lossy(job: Observed, moved: Transfers, judged: Mask) -> SlowLink | None:
     )
     share = more / float(np.nanmean(now))
     return _link(job, span, named, sure * odds(MOST_BITS, share), share, found, detail, None)
-
-
-def _order(case: _Case) -> float:
-    return case.sure * case.share
 
 
 def _changes(job: Observed, moved: Transfers, judged: Mask) -> Iterator[_Span]:

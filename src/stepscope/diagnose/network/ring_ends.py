@@ -127,14 +127,10 @@ def _weights(
     for names, middles in ((hosts, _host_middles), (adapters, _adapter_middles)):
         for name in dict.fromkeys(name for name in names if name):
             own = [at for at, one in enumerate(names) if one == name]
-            shapes = [_members(len(hosts), own)] if spreading else [
+            shapes = [np.isin(np.arange(len(hosts)), own).astype(np.float64)] if spreading else [
                 _triangle(len(hosts), one) for one in middles(hosts, adapters, own)]  # fmt: skip
             alike = max((_alike(_centred(one, hosts, apart), seen) for one in shapes), default=0.0)
             yield name, -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
-
-
-def _members(count: int, own: Sequence[int]) -> Floats:
-    return np.isin(np.arange(count), own).astype(np.float64)
 
 
 def _alike(shape: Floats, seen: Floats) -> float:

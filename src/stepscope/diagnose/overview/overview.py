@@ -29,7 +29,7 @@ from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.patterns import Patterns
 from stepscope.diagnose.views.peers import across_stages
 from stepscope.diagnose.views.unnamed import is_staged
-from stepscope.window import Ints, Table
+from stepscope.window import Ints
 
 LATE_SHARE = 0.01
 """Waiting that costs a smaller share of the step time is not listed. Our simulator."""
@@ -56,11 +56,8 @@ def rank_times(job: Observed) -> tuple[RankTime, ...]:
     if found is None:
         return ()
     table = found.steps if len(found.steps) else found.ranks
-    return tuple(_of_rank(rank, rows) for rank, rows in table.per_rank())
-
-
-def _of_rank(rank: int, rows: Table) -> RankTime:
-    return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
+    return tuple(RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
+                 for rank, rows in table.per_rank())  # fmt: skip
 
 
 def rank_phases(job: Observed) -> Iterator[RankPhase]:

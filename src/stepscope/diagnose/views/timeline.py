@@ -195,11 +195,8 @@ def timeline(window: Window) -> Timeline:
                 if name in ("comm_ops", "kernels"):
                     grid = _from_last_end(grid)
                 return replace(grid, is_trace=window.table("host_ops") is not None)
-    return Timeline(ranks, np.zeros(0, np.int64), *_empty(len(ranks)))
-
-
-def _empty(ranks: int) -> tuple[Ints, Floats]:
-    return np.zeros((ranks, 0), np.int64), np.zeros((ranks, 0))
+    nothing = np.zeros((len(ranks), 0))
+    return Timeline(ranks, np.zeros(0, np.int64), nothing.astype(np.int64), nothing)
 
 
 def _grid(ranks: Ints, table: Table, start: Ints) -> Timeline:
