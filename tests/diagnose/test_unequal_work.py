@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.decide.same_loss import begin_together
-from stepscope.diagnose.detect.regression.uneven import changes
 from stepscope.diagnose.finding import SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

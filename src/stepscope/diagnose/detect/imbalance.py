@@ -20,8 +20,9 @@ import numpy as np
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY, likely, odds
 from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
-from stepscope.diagnose.detect.regression.uneven import changes, together
+from stepscope.diagnose.detect.regression.uneven import together
 from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats

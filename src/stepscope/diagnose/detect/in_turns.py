@@ -22,7 +22,7 @@ import numpy as np
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY
 from stepscope.diagnose.account.idle_devices import idle_beyond_peers
-from stepscope.diagnose.detect.regression.uneven import CHANGING
+from stepscope.diagnose.account.turns import CHANGING, stays_with_one
 from stepscope.diagnose.detect.step_time import long_steps
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z, poisson_tail
@@ -45,8 +45,6 @@ choice."""
 LEAST_IDLE = 3
 """Steps in which a device must idle: healthy ones hardly do. (Of 41 healthy traces that nobody here
 wrote, what devices idle in turns is at most 0.6 % of the time.) Statistics."""
-ONE_RANK = 0.5
-"""Part of the loss that one rank may have; a rank with more is a suspect. Statistics."""
 LENGTHENS = 0.5
 """Correlation of a step's length with what its last rank takes longer: then that explains more than
 a quarter of the scatter. Where computing is hidden behind communication it is 0. Our choice."""
@@ -112,7 +110,7 @@ def _by_idle_devices(job: Observed) -> Turns | None:
     if columns.size < LEAST_IDLE or not period:
         return None
     rows, lost = rows[columns], last[columns]
-    if not np.bincount(rows, lost).max() < ONE_RANK * lost.sum():
+    if stays_with_one(rows, lost):
         return None
     turns = Turns(columns + skip, rows, lost, float(lost.sum() / period), is_idle=True)
     return _of_a_host(job, turns)
@@ -123,17 +121,15 @@ def _by_own_time(job: Observed) -> Turns | None:
     period = np.nan_to_num(job.line.job_period_ns[skip:])
     if not job.own.phases or period.size < LEAST_STEPS or not period.any():
         return None
-    above = np.nan_to_num(above_peers(job.total[:, skip:], job.groups(None)))
-    above -= stats.row_medians(above)[:, None]
+    above = _above(job.total[:, skip:], job.groups(None))
     rows, last = above.argmax(axis=0), above.max(axis=0)
     noise = max(SPIKE_Z * stats.sigma(above), SPIKE_SHARE * job.line.typical_ns)
     late: Mask = np.asarray(last > noise)
     lost = np.where(late, last, 0.0) * lengthening(period, last)
-    by_rank = np.bincount(rows, lost)
     if late.sum() < LEAST_STEPS:
         return None
-    if not by_rank.max() < ONE_RANK * lost.sum():
-        others = np.delete(above, by_rank.argmax(), axis=0)
+    if stays_with_one(rows, lost):
+        others = np.delete(above, np.bincount(rows, lost).argmax(), axis=0)
         if not _take_turns(others, noise, period):
             return None
     columns = np.flatnonzero(late)
@@ -149,7 +145,7 @@ def _take_turns(above: Floats, noise: float, period: Floats) -> bool:
     rows, last = above.argmax(axis=0), above.max(axis=0)
     lost = np.where(last > noise, last, 0.0)
     enough = lost.sum() > LEAST_LOSS * period.sum()
-    return bool(enough and np.bincount(rows, lost).max() < ONE_RANK * lost.sum())
+    return bool(enough) and not stays_with_one(rows, lost)
 
 
 def _part(job: Observed, turns: Turns) -> Span | None:

@@ -10,15 +10,15 @@ Cost: two sorts per group and step. Cannot see: work unequal from the first step
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
+from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import two_passes
 from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.peers import replicas
 from stepscope.trace import FORWARD
 from stepscope.window import Floats, Ints
 
@@ -29,9 +29,6 @@ simulator."""
 LEAST_PAIRS = 100
 """Rank-steps that a correlation needs: that of independent noise is then 0 within 0.1.
 Statistics."""
-CHANGING = 0.75
-"""Largest part of the steps in which one replica may have the slowest rank: each of two has it in
-half of them. Our simulator."""
 
 
 def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
@@ -60,29 +57,6 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
     for group in groups:
         excess[group] = own[group] - stats.column_median(own[group])
     return excess
-
-
-def changes(job: Observed, excess: Floats) -> bool:
-    """Whether the slowest rank is in different replicas of the model in different steps, and on
-    different hosts, if there are several.
-
-    Steps count by what they cost: those around a slow stretch must not outvote it.
-    """
-    known = np.isfinite(excess).any(axis=0)
-    if not known.any():
-        return False
-    slowest = np.nanargmax(excess[:, known], axis=0)
-    costs = np.maximum(np.nanmax(excess[:, known], axis=0), 0.0)
-    hosts = [frozenset(one.ranks) for one in job.window.job.hosts]
-    units = [_units(job, replicas(job.window)), *([_units(job, hosts)] if len(hosts) > 1 else [])]
-    most = max(float(np.bincount(unit[slowest], costs).max()) for unit in units)
-    return most <= CHANGING * float(costs.sum()) and bool(costs.any())
-
-
-def _units(job: Observed, members: Sequence[frozenset[int]]) -> Ints:
-    """For each row the number of the unit that its rank is in; one more for those in none."""
-    of = {rank: at for at, ranks in enumerate(members) for rank in ranks}
-    return np.array([of.get(int(rank), len(members)) for rank in job.line.ranks], np.int64)
 
 
 def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
