@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.starved import STARVED
+from stepscope.diagnose.decide.starved import STARVED, others_rise_ns
 from stepscope.diagnose.finding import (
     Decision,
     Finding,
@@ -20,7 +20,6 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.window import Ints, Mask
 
 MEASURED_RISE = "measured-rise"
 MOSTLY = 0.5
@@ -152,21 +151,3 @@ def _stretches(job: Observed, culprits: Sequence[Suspect], others: Sequence[Find
     ends = job.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
     own = [(one.first, one.first + len(one.spikes) if one.spikes else one.stop) for one in culprits]
     return own + [(first, last + 1) for first, last in ends.tolist()]
-
-
-def others_rise_ns(
-    job: Observed, culprits: Collection[int], before: Mask | Ints, after: Mask | Ints
-) -> float:  # fmt: skip
-    """Per step, what the median of the ranks without a verdict does longer: that much is no
-    culprit's. 0 where nobody is left or known.
-
-    Args:
-        culprits: ranks with a verdict.
-        before, after: columns to compare.
-    """
-    others = ~np.isin(job.line.ranks, [*culprits])
-    if not others.any() or not job.own.phases:
-        return 0.0
-    own = job.total[others]
-    rise = stats.row_medians(own[:, after]) - stats.row_medians(own[:, before])
-    return max(stats.median(rise), 0.0)

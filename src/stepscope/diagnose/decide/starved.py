@@ -10,16 +10,15 @@ what they take longer, though not more than the time in which the host was stopp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.everyone import others_rise_ns
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Mask
+from stepscope.window import Ints, Mask
 
 LEAST_STEPS = 5
 """Steps on either side that a difference needs. Our simulator."""
@@ -82,3 +81,21 @@ def _stopped(one: Finding) -> float:
     measured = one.supporting if isinstance(one, Slowdown) else ()
     known = [each.values.get("throttled") for each in measured]
     return max((share for share in known if isinstance(share, float)), default=0.0)
+
+
+def others_rise_ns(
+    job: Observed, culprits: Collection[int], before: Mask | Ints, after: Mask | Ints
+) -> float:  # fmt: skip
+    """Per step, what the median of the ranks without a verdict does longer: that much is no
+    culprit's. 0 where nobody is left or known.
+
+    Args:
+        culprits: ranks with a verdict.
+        before, after: columns to compare.
+    """
+    others = ~np.isin(job.line.ranks, [*culprits])
+    if not others.any() or not job.own.phases:
+        return 0.0
+    own = job.total[others]
+    rise = stats.row_medians(own[:, after]) - stats.row_medians(own[:, before])
+    return max(stats.median(rise), 0.0)
