@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.transient import Series, SpikingRank, poisson_tail, spiking_ranks
+from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Mask
 

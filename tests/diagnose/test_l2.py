@@ -13,7 +13,7 @@ from stepscope.diagnose.detect.published.argus_l2 import (
     imbalances_by_group,
 )
 from stepscope.diagnose.detect.straggler import log_ratios, stragglers
-from stepscope.diagnose.numeric.windows import window_width
+from stepscope.diagnose.numeric.stats import window_width
 from stepscope.window import Floats, Ints
 
 from .jobs import MS

@@ -24,8 +24,8 @@ import numpy as np
 
 from stepscope.diagnose.detect.in_turns import lengthening
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
-from stepscope.diagnose.detect.transient import poisson_tail
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Ints, Mask, union
 

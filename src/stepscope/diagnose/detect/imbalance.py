@@ -8,6 +8,11 @@ Paper: ByteDance, Understanding Stragglers in Large Model Training Using What-if
 without devices that takes longer must also use its processor for longer: ranks that wait for it in
 turns, on a crowded host, look the same by their times alone.
 Cost: a few passes over `[rank, step]`. Cannot see: experts, and stages of interleaved schedules.
+
+Where replicas meet many times in a step, as for each layer of fully sharded parameters, every
+meeting waits for its own slowest rank. Over a whole step those ranks may be equally fast, so own
+times per step do not show it; the waiting in each operator does (`_waited_for_replicas`).
+Cost: one sort of `comm_ops`. Cannot see: waiting that no collector measured (`blocked_ns`).
 """
 
 from __future__ import annotations
@@ -27,13 +32,14 @@ from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES, PROCESSOR_TIME
-from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
+from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
+from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import BETWEEN
-from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
-from stepscope.window import Floats, Ints
+from stepscope.window import NULL, Floats, Ints, Window
 
 PARTS = 4
 """Parts of the steps in each of which a stage must have more work: a change is found by half of
@@ -247,7 +253,7 @@ class UnequalWork:
         gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
         if len(parts) == 1:
             gain = np.minimum(gain, _above_fastest(job))
-        waited = waited_for_replicas(job.window, job.line)
+        waited = _waited_for_replicas(job.window, job.line)
         if waited is not None and stats.median(waited) > stats.median(gain):
             gain = waited  # replicas meet within the step, each time for another slowest
         part = waste.stretch(job, gain, ORDINARY, planned=False)
@@ -343,3 +349,26 @@ def _waste(
         lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
         values={"bits": bits, "lost_fraction": loss}, decisions=(likely(sure, bits),),
     )  # fmt: skip
+
+
+def _waited_for_replicas(window: Window, line: Timeline) -> Floats | None:
+    """What the median rank waits in each step for others to arrive, in ns; None if not measured.
+
+    The member that waits least for an operator arrived last, and waits for its transfer alone.
+    """
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("blocked_ns"):
+        return None
+    within = {group.id for group in window.groups if group.kind not in BLOCKING_KINDS}
+    comm = comm.take(
+        (comm.ints("blocked_ns") != NULL)
+        & comm.strings("group").equals(*within)
+        & comm.strings("op").equals(*SYNCHRONIZING)
+    )
+    matched = match(comm)
+    order, bounds = matched.order, matched.bounds
+    if not order.size:
+        return None
+    blocked = comm.ints("blocked_ns")[order]
+    least = np.repeat(np.minimum.reduceat(blocked, bounds[:-1]), np.diff(bounds))
+    return stats.column_median(line.sums(line.cells(comm)[order], blocked - least))

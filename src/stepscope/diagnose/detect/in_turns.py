@@ -25,10 +25,11 @@ from stepscope.diagnose.account.idle_devices import idle_beyond_peers
 from stepscope.diagnose.account.turns import CHANGING, stays_with_one
 from stepscope.diagnose.detect.step_time import long_steps
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
-from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z, poisson_tail
+from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
 from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.communication import loads

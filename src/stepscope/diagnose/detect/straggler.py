@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
-from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
+from stepscope.diagnose.numeric.stats import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 20

@@ -26,7 +26,7 @@ from stepscope.diagnose.detect.straggler import Straggler, least_steps, straggle
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.numeric.windows import window_width
+from stepscope.diagnose.numeric.stats import window_width
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect
 from stepscope.window import Floats, Ints

@@ -18,7 +18,6 @@ Cost: one sort per group and step. Cannot see: spikes of most of a group at once
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +28,7 @@ from stepscope.diagnose.detect.duties import habits
 from stepscope.diagnose.detect.long_stalls import SEVERAL, chance, longer
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.window import Floats, Ints, Mask
 
 SPIKE_Z = 5.0
@@ -421,14 +421,3 @@ def _lengths_ns(series: Series, spikes: _Spikes, row: int) -> Floats:
 
 def _round(steps: Ints) -> bool:
     return bool((steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all())
-
-
-def poisson_tail(count: int, rate: float) -> float:
-    """The probability of `count` events or more where `rate` are expected."""
-    term = math.exp(-rate + count * math.log(rate) - math.lgamma(count + 1))
-    total, more = 0.0, count
-    while term > total * 1e-12:
-        total += term
-        more += 1
-        term *= rate / more
-    return min(total, 1.0)

@@ -1,4 +1,4 @@
-"""The probability that events happen this often by chance: runs, and the binomial tail."""
+"""The probability that events happen this often by chance: runs, binomial and Poisson tails."""
 
 from __future__ import annotations
 
@@ -44,3 +44,14 @@ def log_tail(often: int, trials: int, chance: float) -> float:
     first = choose + often * math.log(chance) + (trials - often) * math.log1p(-chance)
     ratio = (trials - often) * chance / ((often + 1) * (1 - chance))
     return first - math.log1p(-ratio) if ratio < 1 else first + math.log(trials)
+
+
+def poisson_tail(count: int, rate: float) -> float:
+    """The probability of `count` events or more where `rate` are expected."""
+    term = math.exp(-rate + count * math.log(rate) - math.lgamma(count + 1))
+    total, more = 0.0, count
+    while term > total * 1e-12:
+        total += term
+        more += 1
+        term *= rate / more
+    return min(total, 1.0)

@@ -1,4 +1,4 @@
-"""Robust statistics for the detectors: medians, noise, blocks of steps, the worst stretch of steps.
+"""Robust statistics for the detectors: medians, noise, windows of steps, worst stretches.
 
 Unknown values are NaN everywhere and are ignored.
 """
@@ -33,6 +33,13 @@ MUCH_FREEDOM = 1000
 Statistics."""
 MAX_CORRELATION = 0.8
 """If neighbouring blocks correlate more than this, it is a trend and not noise. Our simulator."""
+WINDOW = 10
+"""Steps per window (algorithm notes, section 4: means of ten windows, 0 false ranks). Our
+simulator."""
+MOST_WINDOWS = 64
+"""Longer series get wider windows, which bounds the work and the number of tests. Our simulator."""
+LEAST_WINDOWS = 3
+"""A stretch of fewer windows is transient. Our simulator."""
 
 
 def median(values: Floats) -> float:
@@ -333,3 +340,10 @@ def split_point(values: Floats, low: int, high: int) -> int:
     gain = total[at] ** 2 / np.maximum(left, 1)
     gain += (total[-1] - total[at]) ** 2 / np.maximum(right, 1)
     return int(at[int(np.argmax(gain))]) if at.size else low
+
+
+def window_width(steps: int) -> int:
+    """Steps per window: ten, more in long series and fewer in very short ones."""
+    if steps < LEAST_WINDOWS * 2 * WINDOW:
+        return max(2, steps // (LEAST_WINDOWS * 2))
+    return max(WINDOW, -(-steps // MOST_WINDOWS))

@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.mixtures import Mixtures
-from stepscope.diagnose.numeric.windows import window_width
+from stepscope.diagnose.numeric.stats import window_width
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, stable_order
 
