@@ -141,7 +141,7 @@ def _by_stacks(job: Observed, found: Recurrent) -> Iterator[Named]:
     if needed is None or not between.any():
         return
     for source, wanted in NAMES.items():
-        now, before = (_share(samples, wanted, chosen) for chosen in (inside, between))
+        now, before = (samples.part(samples.within(wanted), chosen) for chosen in (inside, between))
         if now - before >= needed:
             yield Named(source, f"stacks show it in {percent(now)} of these steps' time, and in "
                         f"{percent(before)} between them")  # fmt: skip
@@ -163,12 +163,6 @@ def _needed_gain(job: Observed, samples: Samples, found: Recurrent, inside: Mask
     share = found.excess_ns / (found.excess_ns + steps * job.line.typical_ns)
     count = max(time_ns / SAMPLE_NS / max(np.unique(samples.row[inside]).size, 1), events, 1)
     return max(HALF * share, LEAST_SHARE, SURE_SIGMAS * float(np.sqrt(share * (1 - share) / count)))
-
-
-def _share(samples: Samples, wanted: Callable[[str], bool], chosen: Mask) -> float:
-    """The part of the chosen time in which some wanted function is on the stack."""
-    weight = samples.weight[chosen]
-    return float(weight[samples.within(wanted)[chosen]].sum() / max(float(weight.sum()), 1.0))
 
 
 def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:

@@ -76,7 +76,7 @@ def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] |
     peers = span & np.isin(samples.row, job.peers_of(suspect.row, suspect.phase))
     if not (own & inside).any() or samples.weight[own].sum() < samples.least_ns:
         return None
-    share, usual = (_share(samples, inside, chosen) for chosen in (own, peers))
+    share, usual = (samples.part(inside, chosen) for chosen in (own, peers))
     excess = min(suspect.whole_ns / max(lasted_ns, 1.0), 1.0)
     if share - usual < max(LEAST_SHARE, EXPLAINS * excess):
         return None
@@ -84,11 +84,6 @@ def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] |
     detail = f"{compiling}, {percent(usual)} on its peers"
     evidence = Evidence(Compilation.name, detail, {"share": share, "peers": usual})
     return samples.users_caller(is_compiling, own & inside) or None, evidence
-
-
-def _share(samples: Samples, inside: Mask, chosen: Mask) -> float:
-    """The part of the chosen time that is inside."""
-    return float(samples.weight[chosen & inside].sum() / max(samples.weight[chosen].sum(), 1.0))
 
 
 class Collecting:

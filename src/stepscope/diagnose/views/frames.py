@@ -86,6 +86,11 @@ def is_users(function: str) -> bool:
     return not any(path in function for path in INSTALLED)
 
 
+def is_theirs(function: str) -> bool:
+    """Whether a function is a user's own, and none of ours."""
+    return is_users(function) and not is_ours(function)
+
+
 def loads_data(function: str) -> bool:
     """Whether a function is PyTorch's own data loading, where a rank waits for its batch."""
     return LOADER in function or "torch/utils/data/" in function

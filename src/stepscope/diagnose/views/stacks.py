@@ -32,6 +32,7 @@ from stepscope.diagnose.views.frames import (
     is_librarys,
     is_ours,
     is_own,
+    is_theirs,
     is_torchs,
     is_users,
     waits,
@@ -162,7 +163,7 @@ class Samples:
             weight = self.weight[chosen]
             own = stats.sums(self._innermost[self.code[chosen]], weight, len(self.functions))
             found[at] = own / max(float(weight.sum()), 1.0)
-        return np.where([is_torchs(name) for name in self.functions], 0.0, found)
+        return np.where(self._which(is_torchs), 0.0, found)
 
     def line_of(self, function: int, chosen: Mask, alone: bool = False) -> str:
         """The frame of a function with most of the chosen time: the line that takes the time.
@@ -170,7 +171,7 @@ class Samples:
         Args:
             alone: count only the function itself, without functions that it calls.
         """
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        weight = self._weights(chosen)
         inside = self.pair_function == function
         if alone:
             inside &= self._innermost[self.pair_stack] == function
@@ -187,7 +188,7 @@ class Samples:
         below = np.full(self.stacks, -1)
         inside = at[self.pair_line]
         below[self.pair_stack[inside]] = self.pair_depth[inside]
-        own = np.array([is_own(one) and not is_ours(one) for one in self.functions], np.bool_)
+        own = self._which(lambda one: is_own(one) and not is_ours(one))
         above = own[self.pair_function] & (self.pair_depth < below[self.pair_stack])
         return self._nearest_line(above, chosen)
 
@@ -224,22 +225,26 @@ class Samples:
         return np.where(whole > 0, inside / np.maximum(whole, 1.0), np.nan)
 
     def _shares(self, chosen: Mask, stacks: Mask | np.bool_) -> tuple[Floats, float]:
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        weight = self._weights(chosen)
         whole = float(weight.sum())
         return self._inside(np.where(stacks, weight, 0.0)) / max(whole, 1.0), whole
 
     def within(self, wanted: Callable[[str], bool]) -> Mask:
         """Which samples have a wanted function on their stack."""
-        named = np.array([wanted(name) for name in self.functions], np.bool_)
-        return self._holding(named[self.pair_function])[self.code]
+        return self._holding(self._which(wanted)[self.pair_function])[self.code]
+
+    def part(self, inside: Mask, chosen: Mask) -> float:
+        """The part of the chosen time that is inside."""
+        weight = self.weight[chosen]
+        return float(weight[inside[chosen]].sum() / max(weight.sum(), 1.0))
 
     def users_caller(self, called: Callable[[str], bool], chosen: Mask) -> str:
         """The frame of the user's own code, outside of any such function, that calls it for most of
         the chosen time; empty if there is none."""
-        at = np.array([called(one) for one in self.functions], np.bool_)[self.pair_function]
+        at = self._which(called)[self.pair_function]
         outer = np.full(self.stacks, np.iinfo(np.int64).max)
         np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
-        own = np.array([is_users(one) and not is_ours(one) for one in self.functions], np.bool_)
+        own = self._which(is_theirs)
         pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
         return self._nearest_line(pairs, chosen)
 
@@ -249,9 +254,17 @@ class Samples:
         nearest = np.full(self.stacks, -1)
         np.maximum.at(nearest, self.pair_stack[pairs], self.pair_depth[pairs])
         pairs = pairs & (self.pair_depth == nearest[self.pair_stack])
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        weight = self._weights(chosen)
         lines = stats.sums(self.pair_line[pairs], weight[self.pair_stack[pairs]], 0)
         return self.lines[int(np.argmax(lines))] if lines.any() else ""
+
+    def _weights(self, chosen: Mask) -> Floats:
+        """The chosen time of each stack."""
+        return stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+
+    def _which(self, wanted: Callable[[str], bool]) -> Mask:
+        """Which functions are wanted, by their names."""
+        return np.array([wanted(name) for name in self.functions], np.bool_)
 
     def _holding(self, pairs: Mask) -> Mask:
         """Which stacks contain any of the chosen pairs of stack and function."""
@@ -282,11 +295,8 @@ class Samples:
     @cached_property
     def beside_training(self) -> Mask:
         """Stacks in which no function belongs to a training step."""
-        trains = np.array([any(path in name for path in TRAINING) for name in self.functions],
-                          np.bool_)  # fmt: skip
-        found = np.ones(self.stacks, np.bool_)
-        found[self.pair_stack[trains[self.pair_function]]] = False
-        return found
+        trains = self._which(lambda name: any(path in name for path in TRAINING))
+        return ~self._holding(trains[self.pair_function])
 
     @cached_property
     def in_loop(self) -> Mask:
@@ -298,9 +308,8 @@ class Samples:
 
     def is_beside_training(self, frame: str, chosen: Mask) -> bool:
         """Whether most of the chosen samples in a function are of the user's own code."""
-        inside = np.zeros(self.stacks, np.bool_)
         names = np.array([function_of(line) == function_of(frame) for line in self.lines])
-        inside[self.pair_stack[names[self.pair_line]]] = True
+        inside = self._holding(names[self.pair_line])
         weight = np.where(inside[self.code[chosen]], self.weight[chosen], 0.0)
         own = weight[self.beside_training[self.code[chosen]]].sum()
         return self.shows_modules and bool(2 * own > weight.sum())
@@ -308,11 +317,8 @@ class Samples:
     @cached_property
     def _waiting(self) -> Mask:
         """Stacks whose innermost function waits for ranks or devices; not those in data loaders."""
-        waiting = np.array([waits(name) for name in self.functions], np.bool_)
-        loading = np.array([LOADER in name for name in self.functions], np.bool_)
-        found = waiting[self._innermost]
-        found[self.pair_stack[loading[self.pair_function]]] = False
-        return found
+        loading = self._which(lambda name: LOADER in name)[self.pair_function]
+        return np.asarray(self._which(waits)[self._innermost] & ~self._holding(loading))
 
     @cached_property
     def _innermost(self) -> Ints:
@@ -333,8 +339,7 @@ class Samples:
         """The innermost function with most of the largest gain, except functions that wait, and
         stepscope's own. Where that is a function in C that the user calls, such as a sleep, its
         caller is the one to look at."""
-        allowed = np.array([not (waits(name) or is_ours(name)) for name in self.functions],
-                           np.bool_)  # fmt: skip
+        allowed = self._which(lambda name: not (waits(name) or is_ours(name)))
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
@@ -355,9 +360,7 @@ class Samples:
         name = self.functions[function]
         if is_users(name) or is_librarys(name):
             return function
-        theirs = np.array([is_users(name) and not is_ours(name) for name in self.functions],
-                          np.bool_)  # fmt: skip
-        only_here = theirs & (now - peers >= least) & (peers <= ABSENT * now)
+        only_here = self._which(is_theirs) & (now - peers >= least) & (peers <= ABSENT * now)
         found = np.flatnonzero(only_here)
         return int(found[np.argmax(self.depth[found])]) if found.size else function
 
@@ -479,16 +482,12 @@ def slower_than_before(
     if at is None or late_share[at] - early_share[at] < LEAST_SHARE:
         return None
     now, before = float(late_share[at]), float(early_share[at])
-    if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
+    shares = samples.of_ranks(at, late)
+    if (shares[np.isfinite(shares)] >= (now + before) / 2).mean() < MOST_RANKS:
         return None
     frame = samples.line_of(at, late)
     caller = samples.caller_of(frame, late)
     return SlowFunction(frame, now, before, float(growth[at]), caller=caller)
-
-
-def _on_most(shares: Floats, least: float) -> float:
-    """The share of the sampled ranks on which a function has at least this share."""
-    return float((shares[np.isfinite(shares)] >= least).mean())
 
 
 def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
