@@ -22,6 +22,7 @@ from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.mismatch import Mismatch
+from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.odd_gauges import OddGauges
 from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
@@ -38,8 +39,6 @@ from stepscope.diagnose.detect.recurring_loss import RecurringLoss
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
-from stepscope.diagnose.detect.slow_group import SlowGroups
-from stepscope.diagnose.detect.slow_link import SlowLinks
 from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers

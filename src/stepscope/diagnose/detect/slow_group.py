@@ -14,23 +14,18 @@ the work of processors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
-from stepscope.diagnose.detect.slow_link import spans_of_culprits
-from stepscope.diagnose.finding import Decision, SlowLink, Value
-from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import Matched, match
-from stepscope.diagnose.thresholds import score
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.words.advice import list_ranks
 from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 ALONE = 0.5
@@ -45,19 +40,6 @@ PRESENT = 0.8
 """Part of the steps of every group in which an operator must have been recorded. Our simulator."""
 LINK = 2
 """A link has two ends: of more members none is named. Our simulator."""
-
-
-class SlowGroups:
-    """Groups in which data moves slower than in groups of the same shape."""
-
-    name = "slow-group"
-    needs = Needs("comm_ops.end_ns", ranks=2)
-
-    def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        guilty = spans_of_culprits(job, so_far)
-        for slow in slow_transfers(job):
-            if not _is_slow_with(slow, guilty):
-                yield _group_finding(job, slow)
 
 
 @dataclass(frozen=True)
@@ -271,36 +253,3 @@ def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
     hidden = busy.within(axis.at(own, end - transfer), axis.at(own, end))
     most: Ints = np.maximum.reduceat(hidden, begins)
     return most <= ALONE * transfer[begins]
-
-
-def _is_slow_with(slow: SlowTransfer, guilty: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a group is slower than its equals only while a member is slow itself: a device that
-    is slow computes and moves data slowly."""
-    spans = [guilty[rank] for rank in slow.members if rank in guilty]
-    return any(first <= slow.first and slow.stop <= stop for first, stop in spans)
-
-
-def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
-    line = job.line
-    lost_ns = one.own_ns - one.usual_ns
-    place = f"{one.group} ({list_ranks(one.members)})"
-    detail = (
-        f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
-        f"and {one.usual_ns / 1e6:.1f} ms in {'groups' if one.equals > 1 else 'the group'} like it "
-        f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
-    )
-    where = f"in {one.group} than in equal groups"
-    victims = len(job.window.ranks) - len(one.culprits)
-    lost_fraction = min(lost_ns / max(line.typical_ns, 1.0), 1.0)
-    values: dict[str, Value] = {
-        "where": where, "own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals,
-        "z": one.z, "z_needed": one.needed, "victims": victims, "lost_fraction": lost_fraction,
-    }  # fmt: skip
-    return SlowLink(
-        method="slow-group", cause="network", detail=detail, ranks=one.culprits,
-        group=one.group, steps=line.span(one.first, one.stop),
-        time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
-        score=score(one.z - one.needed), where=where, lost_fraction=lost_fraction,
-        victims=victims, values=values,
-        decisions=(Decision("slow-group", True, one.z, one.needed, detail),),
-    )  # fmt: skip

@@ -8,7 +8,6 @@ likelihood (`network.likelihood`). A place (a group or a pair) is slow in a step
 transfers took RATIO times what they took in its own fast steps, or, if these are slow as well, in
 those of places that move the same data over the same kind of hop. Devices explain slow places. A
 device is accused if it was slow in more steps than places are slow for no reason, repeatedly.
-Devices of slow ranks are left out.
 Cost: one sort of `comm_ops`; paths of places only where one is slow. Cannot see: what is slow from
 the first step on in all places of a kind; a single slow episode; how libraries really route; gloo.
 """
@@ -16,15 +15,13 @@ the first step on in all places of a kind; a single slow episode; how libraries 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.finding import Decision, Device, SlowLink, Value
-from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
-from stepscope.diagnose.network.delay import EXPLAINS, Delay, healed_ns, idle_ns, lost_per_step
+from stepscope.diagnose.network.delay import Delay, healed_ns, idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import (
     Cells,
@@ -36,13 +33,9 @@ from stepscope.diagnose.network.likelihood import (
 from stepscope.diagnose.network.outstanding import Requests
 from stepscope.diagnose.network.slow_edges import SlowPlaces, find_slow_places, slow_periods
 from stepscope.diagnose.network.topology import SUFFERS, Kind, PathDevice, Topology
-from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, SUSPECT_SCORE
-from stepscope.diagnose.words.advice import list_ranks
-from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask, union
 
 FALSE_ALARMS = 1e-3
@@ -76,26 +69,6 @@ slow steps are of this kind. Our simulator."""
 MOST_LINKS = 5
 """Largest number of slow devices in one job, each explaining what is left by those before. Our
 simulator."""
-SEEN_OFTEN = 0.01
-"""The score grows by this with every step in which a device was slow. Our simulator."""
-UNSIZED = "; sizes were not recorded, so more data may be moved there"
-LEAST_NAMED, STANDS_OUT = 0.1, 1.5
-"""Devices less likely than the first value are not named, because nine in ten such names are wrong,
-unless the likeliest one exceeds the next by the second value, as counters may set apart one adapter
-of a large group. Our choice, our simulator."""
-
-
-class SlowLinks:
-    """Network devices through which data moves slower than before, or than through others."""
-
-    name = "slow-link"
-    needs = Needs("comm_ops.end_ns", ranks=2)
-
-    def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        guilty = spans_of_culprits(job, so_far)
-        for link in slow_links(job, guilty):
-            if not _is_of_culprits(link, _large(job, so_far, link)):
-                yield _link_finding(job, link)
 
 
 @dataclass(frozen=True)
@@ -351,118 +324,3 @@ def _ranks(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tupl
 def _of_either(behind: Mapping[tuple[int, ...], float], ends: tuple[int, ...]) -> float:
     """The probability that it is what connects two ranks, or one of its ends."""
     return sum(chance for ranks, chance in behind.items() if ranks and set(ranks) <= set(ends))
-
-
-def spans_of_culprits(job: Observed, so_far: SoFar) -> dict[int, tuple[int, int]]:
-    """Ranks that are slow themselves, and in which columns."""
-    return {int(job.line.ranks[one.row]): (one.first, one.stop) for one in so_far.culprits}
-
-
-def _large(job: Observed, so_far: SoFar, link: SlowDevice) -> frozenset[int]:
-    """Slow ranks whose own excess is large enough to explain what a link costs."""
-    large = (one for one in so_far.culprits if one.excess_ns >= EXPLAINS * link.lost_ns)
-    return frozenset(int(job.line.ranks[one.row]) for one in large)
-
-
-def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
-    """Whether the device belongs to ranks that are slow themselves: a rank that shares its GPU or
-    its processors with other processes moves data slowly, too. What all members of a group wait for
-    after the last of them has arrived is not that member's fault."""
-    likeliest = link.suspects[0][0]
-    behind = link.ranks or likeliest.ranks
-    if likeliest.kind in BETWEEN_TWO:
-        return not set(behind).isdisjoint(guilty)
-    return bool(behind) and set(behind) <= set(guilty)
-
-
-def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
-    line, columns = job.line, link.columns
-    first, stop = int(columns[0]), int(columns[-1]) + 1
-    whole = float(np.nansum(line.job_period_ns[first:stop]))
-    where = f"{_where(link)} than elsewhere or before"
-    lost_fraction = min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0)
-    victims = len(job.window.ranks) - len(link.ranks)
-    score = min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE)
-    more_data = _is_local(link) and not any_size_known(job.window.tables["comm_ops"])
-    values: dict[str, Value] = {
-        "where": where,
-        "slow_steps": len(columns),
-        "places": link.slow,
-        "places_through": link.through,
-        "lost_ns": link.lost_ns,
-        "lost_fraction": lost_fraction,
-        "victims": victims,
-        "counters": list(link.signs),
-    }
-    return SlowLink(
-        method="slow-link", cause="network",
-        detail=_detail(link, stop - first) + UNSIZED * more_data,
-        ranks=link.ranks, group=link.place.group if _is_local(link) else None,
-        devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
-        slowdown=link.ratio, lost_ns=link.lost_ns,
-        # of several places that share a device, chance does not pick just these
-        score=min(score, SUSPECT_SCORE) if more_data else score, where=where,
-        lost_fraction=lost_fraction,
-        step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
-        columns=tuple(columns.tolist()), victims=victims, values=values,
-        decisions=tuple(_decisions(link)),
-    )  # fmt: skip
-
-
-def _decisions(link: SlowDevice) -> Iterator[Decision]:
-    """That transfers were slow, and how likely each device explains it."""
-    says = f"transfers take so many times as long in {link.slow} of {link.through} groups and pairs"
-    yield Decision("slow-link", True, link.ratio, None, says)
-    for at, (device, probability) in enumerate(link.suspects):
-        says = f"probability that {device.name} explains them"
-        yield Decision("likeliest-device", at == 0, probability, None, says, gate=False)
-
-
-def _is_local(link: SlowDevice) -> bool:
-    """Whether only one group or pair is slow, of all that use the device."""
-    return link.slow == 1
-
-
-def _devices(link: SlowDevice) -> tuple[Device, ...]:
-    """The suspects that have a name and are likely enough."""
-    likeliest = link.suspects[0][1]
-    next_one = link.suspects[1][1] if len(link.suspects) > 1 else 0.0
-    least = min(likeliest, LEAST_NAMED) if likeliest >= STANDS_OUT * next_one else LEAST_NAMED
-    named = [_device(one, chance) for one, chance in link.suspects if chance >= least]
-    return tuple(device for device in named if device is not None)
-
-
-def _device(one: PathDevice, chance: float) -> Device | None:
-    match one.kind:
-        case "unknown" | "fabric" | "distance":
-            return None
-        case "edge" | "lane":
-            return Device("link", one.name, round(chance, 3))
-        case kind:
-            return Device(kind, one.name, round(chance, 3))
-
-
-def _where(link: SlowDevice) -> str:
-    likeliest, chance = link.suspects[0]
-    if likeliest.kind == "fabric":
-        return "between all hosts"
-    if any(one.kind in BETWEEN_TWO and one.ranks == link.ranks for one, _ in link.suspects):
-        return f"between ranks {link.ranks[0]} and {link.ranks[1]}"
-    if chance >= 0.5:
-        return f"through {likeliest.name}"
-    if link.ranks:
-        return f"at {list_ranks(link.ranks)}"
-    most = f"{link.place.group} ({list_ranks(link.place.members)})"
-    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, such as {most},"
-
-
-def _detail(link: SlowDevice, steps: int) -> str:
-    text = (
-        f"after the last arrival data takes {link.ratio:.1f} times as long in {link.slow} of "
-        f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
-    )
-    likely = [f"{one.name} ({percent(chance)})" for one, chance in link.suspects]
-    text += f"; suspects: {', '.join(likely)}"
-    if link.left:
-        text += f"; its ranks no longer send through {link.suspects[0][0].name}, but its neighbour"
-    return text + (f"; counters that rose with it: {', '.join(link.signs)}" if link.signs else "")
