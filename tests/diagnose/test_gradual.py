@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.gradual import gradual_rise, in_stages
+from stepscope.diagnose.detect.gradual import gradual_rise
 from stepscope.diagnose.detect.regression.rise import Rise
 from stepscope.diagnose.detect.regression.shared import stands_for_all
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats

@@ -1,4 +1,4 @@
-"""A rise of the step time that takes many steps, or two stages, where `step_time` looks for a jump.
+"""A rise of the step time that takes many steps: a trend, where `step_time` looks for a jump.
 
 Fault: steps that become longer and longer: machines that heat up, memory that fragments, a list or
 a cache that grows.
@@ -7,15 +7,6 @@ least squares to the logarithm of step times, in blocks and clipped as in `step_
 is left beside the fit: beside two levels the rise itself would be taken for noise with memory.
 Cost: a fit for each pair of ends; the number of blocks is bounded, so linear in steps.
 Cannot see: a trend that set in before the first step; who or why.
-
-In two stages (`in_stages`): steps that become longer at one step and again at another, as when
-batches grow by a plan. To a search for one jump the other stage is noise with much memory, and it
-is no trend either.
-Paper: none. Two jumps are fitted to the logarithm of step times, in blocks, by least squares; they
-have to leave less beside them than the trend does (`gradual_rise`), and each must be significant
-among the steps up to the other.
-Cost: a fit for each pair of splits; the number of blocks is bounded, so linear in steps.
-Cannot see: three and more stages of the same height.
 """
 
 from __future__ import annotations
@@ -25,13 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import (
-    CLIP,
-    FALSE_ALARMS,
-    LEAST_RISE,
-    StepChange,
-    regression,
-)
+from stepscope.diagnose.detect.step_time import CLIP, FALSE_ALARMS, LEAST_RISE
 from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints
 
@@ -51,8 +36,6 @@ BEYOND_NOISE = 6.0
 busy machine does for a while looks like a rise over some blocks, and leaves as much beside it: of
 200 series of 40 steps with 5 % noise that is remembered for ten steps, 10 pass with 2 and 3 with 6;
 of 100 steps and more, none. Our simulator."""
-FINER = 3
-"""Blocks for each of `gradual`: a jump within a block is neither. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,7 @@ def gradual_rise(series: Floats) -> Trend | None:
     return Trend(first, stop, before, before * math.exp(fit.rise), max(lost, 0.0), fit.z)
 
 
-def _fitted_residual(blocks: Floats) -> float:
+def fitted_residual(blocks: Floats) -> float:
     """What the best trend leaves of some blocks, as a sum of squares."""
     return float((_fit(blocks).residual ** 2).sum())
 
@@ -134,45 +117,3 @@ def _ramps(first: Ints, stop: Ints, blocks: int) -> Floats:
     middle = np.arange(blocks) + 0.5
     height = (middle - first[:, None]) / (stop - first)[:, None]
     return np.asarray(np.clip(height, 0.0, 1.0))
-
-
-def in_stages(series: Floats) -> StepChange | None:
-    """The first of two lasting rises of the step time, against all that comes after it."""
-    cuts = _two_jumps(series)
-    if cuts is None:
-        return None
-    first, second = (regression(part) for part in (series[: cuts[1]], series[cuts[0] :]))
-    if first is None or second is None:
-        return None
-    before, after = stats.median(series[: first.split]), stats.median(series[first.split :])
-    if before <= 0 or after < LEAST_RISE * before:
-        return None
-    return StepChange(first.split, after / before, before, after, min(first.z, second.z))
-
-
-def _two_jumps(series: Floats) -> tuple[int, int] | None:
-    """The two steps at which the level changes, if that fits better than a trend."""
-    level, width = stats.median(series), max(len(series) // (FINER * BLOCKS), 1)
-    if level <= 0:
-        return None
-    logs = np.log(np.clip(series, level / 100, CLIP**2 * level))
-    blocks = stats.block_means(logs[None], width)[0]
-    if not np.isfinite(blocks).all() or blocks.size < BLOCKS:
-        return None
-    first, second, left = _best_pair(blocks)
-    if left >= _fitted_residual(blocks):
-        return None
-    lead = len(series) - blocks.size * width
-    return lead + first * width, lead + second * width
-
-
-def _best_pair(blocks: Floats) -> tuple[int, int, float]:
-    """The two splits of three levels that leave least, and the sum of squares that they leave."""
-    total = np.concatenate(([0.0], np.cumsum(blocks)))
-    first, second = np.triu_indices(blocks.size - 1, 1)
-    first, second = first + 1, second + 1
-    sums = total[first], total[second] - total[first], total[-1] - total[second]
-    sizes = first, second - first, blocks.size - second
-    kept = sum(part**2 / size for part, size in zip(sums, sizes, strict=True))
-    best = int(np.argmax(kept))
-    return int(first[best]), int(second[best]), float((blocks**2).sum() - kept[best])

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.duties import expected
-from stepscope.diagnose.detect.gradual import in_stages
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.finding import Unsteady
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed

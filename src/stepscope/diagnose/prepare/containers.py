@@ -1,4 +1,4 @@
-"""Which phases contain others, or are their total, in logs that have durations but no times.
+"""Which phases contain others, in logs that have durations but no times.
 
 A logger may time the step, its parts, and the pieces of these: `interval-time`, then
 `forward-backward`, then `forward-compute`. Laid out one after another they would last longer than
@@ -11,14 +11,6 @@ same, but they do not change together.
 A part gives way to its pieces if these are most of it; what it takes longer is time between them.
 Cost: sums over all choices of at most a dozen phases, of a few ranks and steps. Cannot see: phases
 that are never in one step with the others; which of two equal choices is right.
-
-Totals are known by their place, too (`without_totals`). A logger may time a part of the step and
-the pieces of it (Megatron-LM's `forward-backward` beside `forward-compute`, `backward-recv` and so
-on). Laid out one after another these would last longer than the step. So where phases together do,
-a phase with one row in each step that is as long as the rows that follow it, or precede it, is
-their total and is left out. With times, nested rows show themselves.
-
-Cost: one sort of the phase rows. Cannot see: totals whose pieces are not next to them.
 """
 
 from __future__ import annotations
@@ -29,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints, Mask, Table, numbered
+from stepscope.window import Floats, Ints, Mask, Table
 
 TILED = 0.02
 """Of the step: phases that follow one another leave less than this out, but for gaps. Two percent,
@@ -49,11 +41,6 @@ TOGETHER = 0.5
 chance scatter on their own, and what is left by more than either. Halfway."""
 HALF = 0.5
 """Pieces that are more than half of a part stand for it, as `MOSTLY` in `views.phase_rows`."""
-MOSTLY = 0.5
-"""Of a phase's rows: as long as their neighbours together. As in `views.phase_rows`."""
-TOLERANCE = 0.1
-"""A total is as long as its pieces but for this share, which is in no piece. As `WHOLE` in
-`views.phase_rows`."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,7 @@ def contained(phases: Table, steps: Table | None) -> Contained | None:
     known = _lengths(phases, steps)
     whole = None
     if known is not None and steps is None:
-        whole = max(range(len(known.names)), key=known.typical)
+        whole = _longest(known)
         known = replace(known, whole=known.lasted[whole])
     if known is None or not _is_longer(known):
         return None
@@ -160,6 +147,10 @@ def _grid(shape: tuple[int, ...], place: tuple[Ints, Ints, Ints], table: Table) 
     size = int(np.prod(shape))
     total = np.bincount(cell, table.ints("duration_ns")[kept].clip(0).astype(np.float64), size)
     return np.where(np.bincount(cell, None, size) > 0, total, np.nan).reshape(shape)
+
+
+def _longest(known: _Lengths) -> int:
+    return max(range(len(known.names)), key=known.typical)
 
 
 def _is_longer(known: _Lengths) -> bool:
@@ -264,57 +255,3 @@ def _leaves_time(known: _Lengths, total: int, pieces: Sequence[int]) -> bool:
     """Whether most ranks spend a good part of a phase in none of its pieces."""
     rest = 1 - known.together(pieces) / np.maximum(known.lasted[total], 1.0)
     return stats.median(stats.row_medians(rest)) > LONGER
-
-
-def without_totals(phases: Table, steps: Table | None) -> tuple[Table, tuple[str, ...]]:
-    """The phases without totals of others, and the names of these."""
-    dropped: list[str] = []
-    while steps is not None and _longer_than_steps(phases, steps):
-        name = _total(phases)
-        if name is None:
-            break
-        phases = phases.take(~phases.strings("phase").equals(name))
-        dropped.append(name)
-    return phases, tuple(dropped)
-
-
-def _longer_than_steps(phases: Table, steps: Table) -> bool:
-    """Whether phases together typically last longer than their step."""
-    own = len(steps)
-    key = numbered(np.append(steps.ints("rank"), phases.ints("rank")),
-                   np.append(steps.ints("step"), phases.ints("step")))  # fmt: skip
-    size = int(key.max(initial=-1)) + 1
-    lasted = np.bincount(key[:own], steps.ints("duration_ns").clip(0), size)
-    inside = np.bincount(key[own:], phases.ints("duration_ns").clip(0), size)
-    known = (lasted > 0) & (inside > 0)
-    return bool(known.any() and np.median(inside[known] / lasted[known]) > 1 + TOLERANCE)
-
-
-def _total(phases: Table) -> str | None:
-    """The phase with the longest rows that are as long as their neighbours together, if any."""
-    cell = numbered(phases.ints("rank"), phases.ints("step"))
-    order = np.argsort(cell, kind="stable")
-    lasted, code = phases.ints("duration_ns")[order].clip(0), phases.strings("phase").codes[order]
-    fits = _as_long_as_following(cell[order], lasted)
-    fits |= _as_long_as_following(-cell[order][::-1], lasted[::-1])[::-1]
-    names = phases.strings("phase").values
-    rows = np.bincount(code, None, len(names))
-    share, length = np.bincount(code, fits, len(names)), np.bincount(code, lasted, len(names))
-    once = rows <= np.bincount(_cells_of(code.astype(np.int64), cell[order]), None, len(names))
-    found = np.flatnonzero(once & (share > MOSTLY * rows)).tolist()
-    return names[max(found, key=lambda at: length[at])] if found else None
-
-
-def _cells_of(code: Ints, cell: Ints) -> Ints:
-    """The codes of all cells that a phase has rows in, each once for each cell."""
-    _, first = np.unique(numbered(code, cell), return_index=True)
-    return code[first]
-
-
-def _as_long_as_following(cell: Ints, lasted: Ints) -> Mask:
-    """Rows as long as two or more rows that follow directly in the same cell; cells ascend."""
-    until, at = np.cumsum(lasted), np.arange(cell.size)
-    last = np.searchsorted(cell, cell, side="right") - 1
-    most = (until + lasted * (1 + TOLERANCE)).astype(np.int64)
-    end = np.minimum(np.searchsorted(until, most, side="right") - 1, last)
-    return (end - at >= 2) & (until[end] - until >= lasted * (1 - TOLERANCE)) & (lasted > 0)

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.containers import contained, without_totals
+from stepscope.diagnose.prepare.containers import contained
+from stepscope.diagnose.prepare.totals import without_totals
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Ints, Mask, Table, Window, numbered
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
-from stepscope.diagnose.detect.gradual import Trend, gradual_rise, in_stages
+from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
 from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
+from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import (
     LEAST_RISE,
     SLIGHT_RISE,
