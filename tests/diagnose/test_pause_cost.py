@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.gc_pauses import lost_ns
+from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
@@ -90,5 +90,5 @@ def test_steps_that_are_as_often_long_without_a_pause_say_nothing() -> None:
     random = np.random.default_rng(0)
     period: Floats = np.where(random.random(100) < 0.3, 500.0, 400.0)
     longest: Floats = np.where(random.random(100) < 0.3, 100.0, 0.0)
-    assert not lost_ns(period, longest).any()
-    assert lost_ns(400.0 + longest + random.normal(size=100), longest).sum() > 0
+    assert not pause_cost_ns(period, longest).any()
+    assert pause_cost_ns(400.0 + longest + random.normal(size=100), longest).sum() > 0

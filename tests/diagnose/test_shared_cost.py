@@ -105,7 +105,8 @@ def test_loading_holds_a_step_also_while_communication_was_launched_before() -> 
     table = Table({"rank": names, "step": row, "compute_ns": np.array([one[2] for one in steps])})
     line = SimpleNamespace(
         ranks=np.arange(2), steps=np.arange(4), warm_up=0, period_ns=np.full((2, 4), 400.0 * MS),
-        job_period_ns=np.full(4, 400.0 * MS), rows=lambda ranks: ranks, columns=lambda at: at,
+        job_period_ns=np.full(4, 400.0 * MS), shape=(2, 4),
+        places=lambda table: (table.ints("rank"), table.ints("step")),
     )  # fmt: skip
     job: Any = SimpleNamespace(line=line, breakdown=SimpleNamespace(steps=table),
                                own=OwnTime(("data-load",), own, own))  # fmt: skip
