@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from stepscope.diagnose.decide.same_experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import replicas
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
@@ -209,7 +210,7 @@ def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown |
         return _more_samples(same) if first.cause == "compute" else None
     if len(same) < 2:
         return None
-    return _sharing(same, unit.host) or _join(same)
+    return _sharing(same, unit.host) or _slow_host(same) or _join(same)
 
 
 def _preferred(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:
@@ -257,6 +258,23 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
         devices=(Device("host", host, round(sure, 3)),),
         values={**one.values, "shared_devices": True}, supporting=(evidence, *one.supporting),
     )  # fmt: skip
+
+
+def _slow_host(same: Sequence[Slowdown]) -> Slowdown | None:
+    """All ranks of a host slow alike, also while they load data, and no device at a low clock: what
+    they have in common is the host, as loading needs no device."""
+    if same[0].cause != "compute" or len(same) < SEVERAL:
+        return None
+    if any(gpu.is_low(one.clock) or not _loads_longer(one) for one in same):
+        return None
+    one = _join(same)
+    detail = "all ranks of the host take longer, also to load data, for which they need no device"
+    evidence = Evidence("slow-host", detail, {"ranks": [int(rank) for rank in one.ranks]})
+    return replace(one, cause="host", phase=None, supporting=(evidence, *one.supporting))
+
+
+def _loads_longer(one: Slowdown) -> bool:
+    return one.suspect is not None and any(map(loads, one.suspect.phases))
 
 
 def _join(
