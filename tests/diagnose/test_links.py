@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.network import without_strays
 from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.network.rates import measure_rates
@@ -310,3 +311,12 @@ def test_where_all_places_are_slow_in_bursts_no_device_is_accused() -> None:
         return 3.0 if bursts[sum(members) * 7 % 400, max(step - 3, 0) : step + 1].any() else 1.0
 
     assert not diagnose(a_wired_job(passing, steps=80)).verdicts
+
+
+@pytest.mark.parametrize(("slow", "begin"), [
+    ([14, *range(20, 40)], 20), ([25, 26, 35, 36, 45, 46], 25), ([10, 20], 10), ([3, 4, 5], 3),
+])  # fmt: skip
+def test_one_step_that_is_slow_by_chance_is_not_when_a_link_became_slow(
+    slow: list[int], begin: int
+) -> None:
+    assert without_strays(np.array(slow))[0] == begin

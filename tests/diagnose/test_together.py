@@ -83,3 +83,15 @@ def a_slowdown(rank: int, phases: tuple[str, ...]) -> Slowdown:
     return Slowdown("argus-l2", "compute", "", (rank,), suspect=suspect, slowdown=1.5,
                     lost_ns=40.0 * MS, lost_fraction=0.1, columns=frozenset(range(100, 200)),
                     clock=1.0, extent="some")  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [((1, 2, 4, 7), ["host-0"]), ((1, 2), [])])
+def test_loaders_of_a_host_that_are_late_in_turns_have_it_in_common(
+    ranks: tuple[int, ...], hosts: list[str]
+) -> None:
+    late = [replace(a_slowdown(rank, ("data-load",)), cause="data_loading", phase="data-load",
+                    steps=(10 * rank, 10 * rank + 40), lost_fraction=0.05)
+            for rank in ranks]  # fmt: skip
+    (one,) = joined(on_hosts(), late)
+    assert one.ranks == ranks
+    assert [device.name for device in one.devices] == hosts

@@ -118,22 +118,24 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            findings.append(_late_loaders(same))
+            findings.append(_late_loaders(same, host))
             continue
         findings += same if host is None else [
             _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
     return findings
 
 
-def _late_loaders(same: Sequence[Slowdown]) -> Slowdown:
-    """Ranks of one host whose loaders are late, also in turns: they read by one disk and mount."""
+def _late_loaders(same: Sequence[Slowdown], host: str) -> Slowdown:
+    """Ranks of one host whose loaders are late, also in turns: they read by one disk and mount. Of
+    several it is the host."""
     if len(same) == 1:
         return same[0]
     one = _over_all_steps(same)
     lost = sum((each.lost_fraction or 0.0) * _steps_of(each) for each in same) / _steps_of(one)
     often = len(one.columns) if any(each.spikes for each in same) else None
     return replace(
-        one, lost_fraction=min(lost, 1.0), spikes=often, of_steps=_steps_of(one), lost_of=None,
+        one, devices=(Device("host", host, round(one.score, 3)),) * (len(same) >= SEVERAL),
+        lost_fraction=min(lost, 1.0), spikes=often, of_steps=_steps_of(one), lost_of=None,
         values={**one.values, "lost_fraction": min(lost, 1.0)},
     )  # fmt: skip
 
