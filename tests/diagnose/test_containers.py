@@ -149,7 +149,7 @@ def test_loading_beside_a_device_makes_no_total_of_a_phase_that_is_as_long_as_tw
     phases = Loop().phases()
     phases[FORWARD] = phases[BACKWARD] / 2
     phases[LOAD] = phases[FORWARD] * 1.02
-    whole = sum(value for name, value in phases.items() if name != LOAD)
+    whole = np.sum([value for name, value in phases.items() if name != LOAD], axis=0)
     steps = a_table({"whole": whole})
     steps = Table({name: steps.ints(name) for name in ("rank", "step", "duration_ns")})
     ordered = {name: phases[name] for name in (LOAD, FORWARD, BACKWARD, *phases)}
@@ -158,7 +158,7 @@ def test_loading_beside_a_device_makes_no_total_of_a_phase_that_is_as_long_as_tw
 
 def test_a_total_of_pieces_is_one_beside_steps_that_say_how_long_they_are() -> None:
     phases = Loop().phases()
-    whole = sum(phases.values())
+    whole = np.sum([*phases.values()], axis=0)
     steps = a_table({"whole": whole})
     steps = Table({name: steps.ints(name) for name in ("rank", "step", "duration_ns")})
     both = {"both": phases[FORWARD] + phases[BACKWARD]}
