@@ -30,6 +30,9 @@ from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.group_since import groups_on, lanes, spent_ns
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network import slow_edges
+from stepscope.diagnose.network.on_devices import on_devices
+from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST
@@ -52,8 +55,8 @@ SHARED = 0.5
 RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
-LEAST_STEPS = 10
-"""Fewer steps show no level of a group. As in `slow_group`."""
+ENOUGH = slow_edges.LEAST_STEPS
+"""In so many steps `slow_link` finds by operators what is slow. Of fewer it asks no level."""
 MOST_LISTED = 4
 """Slow groups in one sentence. Our choice."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
@@ -66,9 +69,10 @@ class SlowExchange:
     needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        if job.arrivals is not None and np.isfinite(job.arrivals.transfer_ns).any():
-            return  # operators show it better
-        yield from slower_exchanges(job, self.name, _by_phases(job))
+        if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
+            yield from slower_exchanges(job, self.name, _by_phases(job))
+        elif len(job.line.steps) - job.line.warm_up < ENOUGH and on_devices(job):
+            yield from _slower_than_equals(job, _by_operators(job))
 
 
 def slower_exchanges(job: Observed, method: str, exchanges: Sequence[_Exchange]) -> list[SlowLink]:
@@ -77,6 +81,18 @@ def slower_exchanges(job: Observed, method: str, exchanges: Sequence[_Exchange])
     found = [] if change is None else [*_findings(job, exchanges, change)]
     found = found or [*_slower_than_equals(job, exchanges)]
     return [replace(one, method=method) for one in found]
+
+
+def _by_operators(job: Observed) -> list[_Exchange]:
+    """Those of groups that were recorded whole, by what the last member to arrive takes."""
+    moved, columns = device_transfers(job), len(job.line.steps)
+    if moved is None:
+        return []
+    cell = moved.place * np.int64(columns) + moved.column
+    took = stats.sums(cell, moved.transfer_ns, len(moved.places) * columns).reshape(-1, columns)
+    return [_Exchange(place.group, place.kind, np.where(each > 0, each, np.nan))
+            for place, each in zip(moved.places, took, strict=True)
+            if not place.is_pair and each.any()]  # fmt: skip
 
 
 def exchanges_by_kernels(job: Observed) -> list[_Exchange]:
@@ -132,6 +148,15 @@ class _Change:
         outside, inside = self.parts(series)
         return stats.median(inside) - stats.median(outside)
 
+    def longer_ns(self, period: Floats) -> float:
+        """How much longer its steps are; of those that are slow now and then the mean, with the
+        step after each, in which a delay at the end of a step may show."""
+        if self.lasts:
+            return self.rise(period)
+        late = self.inside | np.append(False, self.inside[:-1])
+        usual = stats.median(period[self.judged & ~late])
+        return float(np.nansum(period[late] - usual)) / self.columns.size
+
     def ratio(self, series: Floats) -> float:
         outside, inside = self.parts(series)
         return stats.median(inside) / max(stats.median(outside), 1.0)
@@ -186,8 +211,10 @@ def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
     passed = step_time.episode(total[skip:])
     if passed is not None:
         return _Change.of(job, slice(passed[0].split + skip, passed[1] + skip))
-    long = step_time.jitter(total[skip:], job.line.steps[skip:]).columns
-    return _Change.of(job, long + skip) if long.size >= step_time.LEAST_EITHER else None
+    long = step_time.jitter(total[skip:], job.line.steps[skip:]).columns + skip
+    change = _Change.of(job, long)
+    costs = change.rise(total) * long.size if long.size >= step_time.LEAST_EITHER else 0.0
+    return change if costs >= LEAST_COST * float(np.nansum(job.line.job_period_ns[skip:])) else None
 
 
 def _longest(exchanges: Sequence[_Exchange]) -> Floats | None:
@@ -222,7 +249,7 @@ def _share(job: Observed, change: _Change, lost_ns: float) -> float:
 def _lost_ns(job: Observed, change: _Change, exchange_ns: float) -> float:
     """What a slower exchange costs per step: no more than the steps got longer by; all that no rank
     worked longer by, if most of it is the exchange."""
-    period_ns = change.rise(job.line.job_period_ns)
+    period_ns = change.longer_ns(job.line.job_period_ns)
     if exchange_ns < MOSTLY * period_ns or not job.own.phases:
         return min(exchange_ns, period_ns)
     work_ns = max(change.rise(stats.column_median(job.total)), 0.0)
@@ -245,7 +272,7 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
     slow = [each for equals in alike.values() if len(equals) > 1
             for each in _slower(job, equals, tests)]  # fmt: skip
     for kind in dict.fromkeys(one.kind for one, _ in slow):
-        # they exchange data at the same time, so that the slowest hides the others
+        # groups of one kind exchange data at the same time, so that the slowest hides the others
         beside = [one.group for one, _ in slow if one.kind == kind]
         worst = max((link for one, link in slow if one.kind == kind), key=lambda each: each.lost_ns)
         where = f"in {', '.join(beside[:MOST_LISTED])} than in equal groups"
@@ -259,7 +286,7 @@ def _slower(
     are."""
     skip = job.line.warm_up
     took = np.array([one.took_ns[skip:] for one in equals])
-    if took.shape[1] < LEAST_STEPS:
+    if brief.LEAST_OF_A_JOB > took.shape[1]:
         return
     ratio = RATIO if len(equals) > 2 else RATIO_OF_TWO
     everybody = [np.arange(len(equals))]
