@@ -32,6 +32,9 @@ from stepscope.window import NULL, Floats, Ints, Table
 TOGETHER = 0.1
 """Of a kernel's usual duration: members leave by so much apart at most. Others that do not meet
 drift by as much as their work differs. Our choice."""
+ALWAYS = 0.95
+"""Of all transfers: groups that are as fast as each other leave together mostly, too, but not where
+one of them is slow. Our choice."""
 UNCHANGED = 0.25
 """Equal groups may grow by at most this part of the relative rise. As in `regression.rise`."""
 EACH = 0.5
@@ -134,11 +137,12 @@ def groups_on(job: Observed, lane: Lane) -> list[tuple[ProcessGroup, Ints]]:
 
 
 def _leave_together(lane: Lane, rows: Ints) -> bool:
-    """Whether the distance between their ends stays the same: clocks may be apart."""
+    """Whether the distance between their ends stays the same, nearly always: clocks may be apart."""
     ends = lane.end_ns[rows].reshape(len(rows), -1)
     apart = np.abs(np.diff(ends[1:] - ends[0], axis=1))
     usual_ns = stats.median(lane.took_ns[rows])
-    return bool(stats.row_medians(apart).max() <= TOGETHER * usual_ns)
+    known = np.isfinite(apart).any(axis=1)
+    return bool((np.nanquantile(apart[known], ALWAYS, axis=1) <= TOGETHER * usual_ns).all())
 
 
 def spent_ns(lane: Lane, rows: Ints) -> Floats:

@@ -31,6 +31,7 @@ from stepscope.diagnose.detect.group_since import groups_on, lanes, spent_ns
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network import slow_edges
+from stepscope.diagnose.network.delay import idle_ns
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
@@ -271,12 +272,31 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
     tests = sum(map(len, alike.values()))
     slow = [each for equals in alike.values() if len(equals) > 1
             for each in _slower(job, equals, tests)]  # fmt: skip
+    worst = []
     for kind in dict.fromkeys(one.kind for one, _ in slow):
         # groups of one kind exchange data at the same time, so that the slowest hides the others
-        beside = [one.group for one, _ in slow if one.kind == kind]
-        worst = max((link for one, link in slow if one.kind == kind), key=lambda each: each.lost_ns)
-        where = f"in {', '.join(beside[:MOST_LISTED])} than in equal groups"
-        yield replace(worst, where=where)
+        same = [(one.group, link) for one, link in slow if one.kind == kind]
+        link = max((link for _, link in same), key=lambda link: link.lost_ns)
+        where = f"in {', '.join([group for group, _ in same][:MOST_LISTED])} than in equal groups"
+        worst.append(replace(link, where=where))
+    yield from _in_common(job, worst)
+
+
+def _in_common(job: Observed, links: Sequence[SlowLink]) -> Sequence[SlowLink]:
+    """The one rank that slow groups of several kinds share, as then its device is the cause."""
+    members = [set(group.ranks) for group in job.window.groups
+               for one in links if one.group == group.id]  # fmt: skip
+    shared = set.intersection(*members) if len(members) > 1 else set()
+    if len(shared) != 1:
+        return links
+    costliest = max(links, key=lambda one: one.lost_ns)
+    where = f"in {' and '.join(str(one.group) for one in links)} than in equal groups"
+    return [replace(
+        costliest, ranks=tuple(shared), group=None, where=where,
+        lost_ns=sum(one.lost_ns for one in links),
+        lost_fraction=min(sum(one.lost_fraction or 0.0 for one in links), 1.0),
+        step_share=min(sum(one.step_share or 0.0 for one in links), 1.0),
+    )]  # fmt: skip
 
 
 def _slower(
@@ -295,6 +315,7 @@ def _slower(
         usual = stats.column_median(np.delete(took, slow.row, axis=0))[slow.first : slow.stop]
         lost = stats.median(took[slow.row, slow.first : slow.stop]) - stats.median(usual)
         times = 1 + lost / max(stats.median(usual), 1.0)
+        lost = min(lost, idle_ns(job, _members(job, equals[slow.row].group), change.inside))
         if times >= ratio and _share(job, change, lost) >= LEAST_COST:
             one = equals[slow.row]
             detail = (
@@ -303,6 +324,10 @@ def _slower(
             )
             where = f"in {one.group} than in equal groups"
             yield one, _link(job, change, one.group, where, times, lost, detail)
+
+
+def _members(job: Observed, group: str) -> tuple[int, ...]:
+    return next(one.ranks for one in job.window.groups if one.id == group)
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
