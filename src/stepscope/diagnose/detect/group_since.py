@@ -137,7 +137,7 @@ def groups_on(job: Observed, lane: Lane) -> list[tuple[ProcessGroup, Ints]]:
 
 
 def _leave_together(lane: Lane, rows: Ints) -> bool:
-    """Whether the distance between their ends stays the same, nearly always: clocks may be apart."""
+    """Whether the distance between their ends stays nearly always the same: clocks may differ."""
     ends = lane.end_ns[rows].reshape(len(rows), -1)
     apart = np.abs(np.diff(ends[1:] - ends[0], axis=1))
     usual_ns = stats.median(lane.took_ns[rows])

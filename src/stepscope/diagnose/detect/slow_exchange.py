@@ -40,6 +40,7 @@ from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.views.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
+from stepscope.trace import ProcessGroup
 from stepscope.window import Floats, Ints, Mask
 
 CONFIDENCE = 0.65
@@ -97,7 +98,7 @@ def _by_operators(job: Observed) -> list[_Exchange]:
 
 
 def exchanges_by_kernels(job: Observed) -> list[_Exchange]:
-    """Those of groups that were recorded whole, by the kernels that their members leave together."""
+    """Those of groups recorded whole, by the kernels that their members leave together."""
     took: dict[ProcessGroup, Floats] = {}
     for lane in lanes(job):
         for group, rows in groups_on(job, lane):
@@ -267,8 +268,8 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
         group = job.window.job.group(one.group)
         if group is not None and one.kind not in ("ep", "edp"):
             hosts = len({job.window.host_of(rank) for rank in group.ranks})
-            where = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
-            alike.setdefault((one.kind, len(group.ranks), hosts, where), []).append(one)
+            within = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
+            alike.setdefault((one.kind, len(group.ranks), hosts, within), []).append(one)
     tests = sum(map(len, alike.values()))
     slow = [each for equals in alike.values() if len(equals) > 1
             for each in _slower(job, equals, tests)]  # fmt: skip
@@ -306,7 +307,7 @@ def _slower(
     are."""
     skip = job.line.warm_up
     took = np.array([one.took_ns[skip:] for one in equals])
-    if brief.LEAST_OF_A_JOB > took.shape[1]:
+    if took.shape[1] < brief.LEAST_OF_A_JOB:
         return
     ratio = RATIO if len(equals) > 2 else RATIO_OF_TWO
     everybody = [np.arange(len(equals))]
@@ -338,9 +339,7 @@ def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
     """
     whole = stats.median(change.parts(job.line.job_period_ns)[0])
     notable = [one for one in _work(job) if stats.median(one) >= NOTABLE * whole]
-    return bool(notable) and all(
-        change.ratio(one) - 1 > UNCHANGED * (ratio - 1) for one in notable
-    )
+    return bool(notable) and all(change.ratio(one) - 1 > UNCHANGED * (ratio - 1) for one in notable)
 
 
 def _work(job: Observed) -> list[Floats]:
