@@ -21,6 +21,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.prepare.call_times import next_calls, recorded_calls
+from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.window import NULL, Ints, Mask, Table
 
@@ -104,7 +105,8 @@ def _queued(comm: Table, first: Ints, last: Ints) -> Mask:
 
 def _block_throughout(comm: Table, receives: Mask) -> bool:
     """Whether receives are known to have blocked their rank from their call to their end: by how
-    long they blocked, else because ranks with known calls make no other call during them."""
+    long they blocked, else because ranks with known calls neither call nor start anything else
+    during them. A host may wait for a receive while its device still does what came before it."""
     if not receives.any() or not comm.has("end_ns"):
         return False
     called, end = comm.ints("enqueue_ns"), comm.ints("end_ns")
@@ -112,7 +114,9 @@ def _block_throughout(comm: Table, receives: Mask) -> bool:
         return bool((comm.ints("blocked_ns") == end - called)[receives].all())
     if not recorded_calls(comm).all():
         return False
-    following = next_calls(comm.ints("rank"), called)
+    rank, others = comm.ints("rank"), ~receives
+    moments = np.concatenate((called, arrivals(comm)[others]))
+    following = next_calls(np.concatenate((rank, rank[others])), moments)[: len(comm)]
     during = (following != NULL) & (following < end - CLOSE_NS)
     return bool(during[receives].mean() <= MOST_DURING)
 
