@@ -263,8 +263,14 @@ def test_a_device_behind_its_host_waits_for_nothing_that_is_called_later() -> No
     """Rank 0 computes from 10 to 90 ms. Its host has called what comes next, and rank 1 comes into
     that at 40 ms: rank 0 is held up by nothing then."""
     ms = 1000 * US
-    rows = [(0, "tp-0", 0, 0, 0, 10), (1, "tp-0", 0, 0, 0, 10), (0, "tp-0", 1, 5, 90, 92),
-            (1, "tp-0", 1, 5, 90, 92), (0, "cp-0", 0, 20, 30, 42), (1, "cp-0", 0, 40, 40, 42)]
+    rows = [
+        (0, "tp-0", 0, 0, 0, 10),
+        (1, "tp-0", 0, 0, 0, 10),
+        (0, "tp-0", 1, 5, 90, 92),
+        (1, "tp-0", 1, 5, 90, 92),
+        (0, "cp-0", 0, 20, 30, 42),
+        (1, "cp-0", 0, 40, 40, 42),
+    ]
     groups = tuple(ProcessGroup(f"{kind}-0", kind, (0, 1)) for kind in ("tp", "cp"))
     window = Window(Job("behind", 2, (Host("host-000", (0, 1)),), {}, groups), {
         "steps": a_table("rank step start_ns duration_ns",

@@ -5,9 +5,9 @@ The passes are own time by step, and so are the compute kernels that a profiler 
 kernels show them by window, which is not the same time on hosts whose clocks differ. Where only
 operators were recorded, sends and receives among them, what is left of a step is work.
 
-Where passes hide who waits for whom, ranks that meet within the pass of one microbatch wait only for
-each other in it, because its input was there when it began. So the pass of the one that takes the
-least of it is work of all of them together.
+Where passes hide who waits for whom, ranks that meet within the pass of one microbatch wait only
+for each other in it, because its input was there when it began. So the pass of the one that takes
+the least of it is work of all of them together.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ def work(job: Observed) -> Work | None:
     """The work of all ranks without warm-up; None where it cannot be distinguished from waiting."""
     skip, passes = job.line.warm_up, two_passes(job)
     lasted = job.line.job_period_ns[skip:]
-    if passes is not None:
-        return Work((passes[0] + passes[1])[:, skip:], lasted)
-    hidden = together_in_passes(job)
-    if hidden is not None:
-        return Work(hidden[:, skip:], lasted)
-    if KERNELS in job.own.phases:
-        return Work(job.own.of(KERNELS)[:, skip:], lasted)
+    own = together_in_passes(job) if passes is None else passes[0] + passes[1]
+    if own is None and KERNELS in job.own.phases:
+        own = job.own.of(KERNELS)
+    if own is not None:
+        return Work(own[:, skip:], lasted)
     if job.kernels is not None:
         return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
     comm = job.window.table("comm_ops")
