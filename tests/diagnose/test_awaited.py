@@ -60,6 +60,12 @@ def test_a_host_that_waits_for_a_receive_does_not_stop_its_device() -> None:
     assert since(rows, np.array([row[1] for row in rows])) == [2, 40, 120, 120, 180]
 
 
+def test_a_send_shows_when_its_data_was_computed_however_long_it_takes() -> None:
+    """The receiver is late, so the first send lasts until 60, and another one begins meanwhile."""
+    rows = [("Send", 1, 20, 60), ("Recv", 2, 2, 50), ("Send", 3, 45, 46)]
+    assert since(rows, np.array([row[1] for row in rows]))[1] == 20
+
+
 def test_a_send_behind_another_send_says_nothing_about_its_data() -> None:
     """The second send waits for the first until 100, while its rank waits in the receive."""
     rows = [

@@ -70,12 +70,13 @@ def awaited_since(
     if _block_throughout(comm, receives):
         return first
     proofs_of_data = proofs & ~receives & ~_queued(comm, first, last)
+    began = first
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first
     called = comm.ints("enqueue_ns")
     order = np.lexsort((called if bool((called < begin).any()) else end, rank))
-    reached = np.where(proofs_of_data, first, rank * axis.span_ns)
+    reached = np.where(proofs_of_data, began, rank * axis.span_ns)
     computed = np.empty_like(first)
     computed[order] = np.maximum.accumulate(reached[order])
     return np.where(receives, np.clip(computed, first, last), first)
