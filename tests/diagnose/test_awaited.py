@@ -30,7 +30,7 @@ MIDDLE = [  # called, starts, ends: one stage between two others, with one pass 
 def since(rows: list[tuple[str, int, int, int]], called: Ints) -> list[int]:
     begin, end = (np.array([row[at] for row in rows], np.int64) * MS for at in (2, 3))
     rank = np.zeros(len(rows), np.int64)
-    comm = Table({"rank": rank, "op": Strings.of([row[0] for row in rows]),
+    comm = Table({"rank": rank, "op": Strings.of([row[0] for row in rows]), "start_ns": begin,
                   "enqueue_ns": called * MS, "end_ns": end})  # fmt: skip
     axis = axis_over(1, begin, end)
     assert axis is not None
@@ -51,6 +51,19 @@ def test_a_receive_that_ends_during_computation_is_not_awaited() -> None:
 def test_a_receive_during_which_its_rank_calls_nothing_was_not_posted_ahead() -> None:
     rows = [("Recv", 0, 0, 40), ("Send", 60, 60, 90), ("Recv", 80, 80, 99), ("Send", 120, 120, 121)]
     assert since(rows, np.array([row[1] for row in rows])) == [0, 60, 80, 120]
+
+
+def test_a_host_that_waits_for_a_receive_does_not_stop_its_device() -> None:
+    """Its calls pause until the data is there, and the send before it starts only then."""
+    rows = [("Send", 2, 2, 4), ("Recv", 40, 40, 80), ("Send", 82, 120, 121), ("Recv", 90, 90, 140),
+            ("Send", 142, 180, 181)]  # fmt: skip
+    assert since(rows, np.array([row[1] for row in rows])) == [2, 40, 120, 120, 180]
+
+
+def test_a_send_shows_when_its_data_was_computed_however_long_it_takes() -> None:
+    """The receiver is late, so the first send lasts until 60, and another one begins meanwhile."""
+    rows = [("Send", 1, 20, 60), ("Recv", 2, 2, 50), ("Send", 3, 45, 46)]
+    assert since(rows, np.array([row[1] for row in rows]))[1] == 20
 
 
 def test_a_send_behind_another_send_says_nothing_about_its_data() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.prepare.containers import contained
+from stepscope.diagnose.prepare.totals import without_totals
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup, Schedule
 from stepscope.window import Floats, Table, Window
@@ -141,3 +142,25 @@ def test_recorded_steps_say_the_same() -> None:
     steps = Table({name: whole.ints(name) for name in ("rank", "step", "duration_ns")})
     found = diagnose(a_pipeline(a_table(phases), steps))
     assert [(one.cause, one.ranks) for one in found.verdicts] == [("load_imbalance", (4, 5))]
+
+
+def test_loading_beside_a_device_makes_no_total_of_a_phase_that_is_as_long_as_two() -> None:
+    """The host loads for as long as the device computes forward, which is half of backward."""
+    phases = Loop().phases()
+    phases[FORWARD] = phases[BACKWARD] / 2
+    phases[LOAD] = phases[FORWARD] * 1.02
+    whole = np.sum([value for name, value in phases.items() if name != LOAD], axis=0)
+    steps = a_table({"whole": whole})
+    steps = Table({name: steps.ints(name) for name in ("rank", "step", "duration_ns")})
+    ordered = {name: phases[name] for name in (LOAD, FORWARD, BACKWARD, *phases)}
+    assert without_totals(a_table(ordered), steps)[1] == ()
+
+
+def test_a_total_of_pieces_is_one_beside_steps_that_say_how_long_they_are() -> None:
+    phases = Loop().phases()
+    whole = np.sum([*phases.values()], axis=0)
+    steps = a_table({"whole": whole})
+    steps = Table({name: steps.ints(name) for name in ("rank", "step", "duration_ns")})
+    both = {"both": phases[FORWARD] + phases[BACKWARD]}
+    ordered = {FORWARD: phases[FORWARD], BACKWARD: phases[BACKWARD], **both, **phases}
+    assert without_totals(a_table(ordered), steps)[1] == ("both",)

@@ -257,3 +257,28 @@ def test_without_ends_there_is_no_path() -> None:
                    if name not in ("start_ns", "end_ns")})  # fmt: skip
     window = put(job, comm_ops=calls)
     assert step_graph(window, timeline(window), np.array([3])) is None
+
+
+def test_a_device_behind_its_host_waits_for_nothing_that_is_called_later() -> None:
+    """Rank 0 computes from 10 to 90 ms. Its host has called what comes next, and rank 1 comes into
+    that at 40 ms: rank 0 is held up by nothing then."""
+    ms = 1000 * US
+    rows = [
+        (0, "tp-0", 0, 0, 0, 10),
+        (1, "tp-0", 0, 0, 0, 10),
+        (0, "tp-0", 1, 5, 90, 92),
+        (1, "tp-0", 1, 5, 90, 92),
+        (0, "cp-0", 0, 20, 30, 42),
+        (1, "cp-0", 0, 40, 40, 42),
+    ]
+    groups = tuple(ProcessGroup(f"{kind}-0", kind, (0, 1)) for kind in ("tp", "cp"))
+    window = Window(Job("behind", 2, (Host("host-000", (0, 1)),), {}, groups), {
+        "steps": a_table("rank step start_ns duration_ns",
+                         [(rank, 0, START, 100 * ms) for rank in (0, 1)]),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", [
+            (rank, 0, group, seq, "AllReduce", -1, *(START + time * ms for time in times))
+            for rank, group, seq, *times in rows]),
+    })  # fmt: skip
+    graph = graph_of(window)
+    assert graph.before[2] == 0
+    assert graph.arrive_ns[2] - graph.since_ns[2] == 80 * ms

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from stepscope.diagnose.decide.everyone import charged, charged_once
-from stepscope.diagnose.finding import Regression, Slowdown, Waste
+from stepscope.diagnose.decide.everyone import (
+    charged,
+    charged_once,
+    is_after_effect,
+    is_of_trend,
+)
+from stepscope.diagnose.finding import Cause, Regression, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 
@@ -336,3 +343,28 @@ def test_a_rise_is_not_charged_for_what_all_ranks_waste_since_then(since: int, l
     (once, _) = charged_once(job, rise, [with_rise, wasted])
     assert with_rise.lost_fraction == pytest.approx(0.5, abs=0.03)
     assert once.lost_fraction == pytest.approx((with_rise.lost_fraction or 0.0) - less)
+
+
+@pytest.mark.parametrize(("first", "cause", "echoes"), [
+    (100, "unknown", True), (60, "unknown", False), (100, "code", False),
+])  # fmt: skip
+def test_what_rises_with_a_culprit_for_no_known_reason_is_its_effect(
+    first: int, cause: Cause, echoes: bool
+) -> None:
+    job = Observed(a_job(faults=[Fault(ALL, None, 100, times=1.5)], stacks=False))
+    stop = len(job.line.steps)
+    rise = Regression("regression", cause, "", steps=(100, stop - 1), split=100, lost_ns=40 * MS)
+    culprit = Suspect(2, None, PHASES, first, stop, 0.3, 20.0, 5.0, 30.0 * MS, 1.3, 4)
+    assert is_after_effect(job, rise, [culprit], []) == echoes
+
+
+@pytest.mark.parametrize(("since", "lost", "is_echo"), [
+    (38, 0.05, True), (38, 0.2, False), (4, 0.05, False),
+])  # fmt: skip
+def test_who_is_first_in_what_grows_on_all_ranks_is_no_culprit(
+    since: int, lost: float, is_echo: bool
+) -> None:
+    rise = Regression("regression", "unknown", "", lost_fraction=0.25, gradual=(14, 49))
+    one = Slowdown("transient", "compute", "", (3,), lost_fraction=lost, steps=(since, 49))
+    assert is_of_trend(rise, one) == is_echo
+    assert not is_of_trend(replace(rise, gradual=None), one)

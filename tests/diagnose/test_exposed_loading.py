@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.account.exposed_loading import exposed_loading
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.exposed_loading import exposed_loading
+from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Window
+from stepscope.window import Floats, Window
 
 from .jobs import MS, START, a_table
 
@@ -52,6 +53,10 @@ def a_pipeline(ahead_ms: float, load_ms: float, since: int = 0, bubble_ms: float
     })  # fmt: skip
 
 
+def exposed_in(window: Window) -> Floats | None:
+    return exposed_loading(window, timeline(window))
+
+
 def loading(found: Diagnosis) -> list[float]:
     return [one.lost_fraction or 0.0 for one in found.verdicts if one.cause == "data_loading"]
 
@@ -66,17 +71,23 @@ def test_what_holds_the_devices_of_the_first_stage_is() -> None:
 
 
 def test_only_what_lies_beside_other_phases_counts() -> None:
-    exposed = exposed_loading(Observed(a_pipeline(ahead_ms=50, load_ms=150)))
+    exposed = exposed_in(a_pipeline(ahead_ms=50, load_ms=150))
     assert exposed is not None
     assert np.nanmedian(exposed[:REPLICAS, 5:]) == pytest.approx(110 * MS, rel=0.2)
 
 
 def test_what_a_device_waits_for_in_the_middle_of_a_step_is_no_batch() -> None:
     window = a_pipeline(ahead_ms=350, load_ms=310, bubble_ms=200)
-    exposed = exposed_loading(Observed(window))
+    exposed = exposed_in(window)
     assert exposed is not None and np.nanmedian(exposed[:REPLICAS, 5:]) < MS
     assert not loading(diagnose(window))
 
 
 def test_loading_that_is_never_beside_another_phase_has_one_clock() -> None:
-    assert exposed_loading(Observed(a_pipeline(ahead_ms=0, load_ms=100))) is None
+    assert exposed_in(a_pipeline(ahead_ms=0, load_ms=100)) is None
+
+
+def test_loading_that_a_device_hides_is_no_own_time() -> None:
+    """A host that copies a batch to its device waits for the work before, and so for others."""
+    own = Observed(a_pipeline(ahead_ms=310, load_ms=300)).own.of("data-load")
+    assert np.nanmedian(own[:REPLICAS, 5:]) < 20 * MS

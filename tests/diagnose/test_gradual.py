@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.gradual import gradual_rise
+from stepscope.diagnose.detect.gradual import gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.rise import Rise
-from stepscope.diagnose.detect.regression.shared import stands_for_all
+from stepscope.diagnose.detect.regression.shared import _is_hidden, stands_for_all
 from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import StepChange
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats
 
-from .jobs import MS, a_job, scatter
+from .jobs import MS, Fault, a_job, scatter
 
 RISE = 1.5
 
@@ -99,3 +103,21 @@ def test_the_known_part_of_a_step_stands_for_the_rest(
 
 def test_a_healthy_job_has_no_trend() -> None:
     assert diagnose(a_job(steps=60)).state == "healthy"
+
+
+def test_a_trend_is_no_jump_and_a_jump_no_trend() -> None:
+    ramps = [noisy(np.linspace(1, RISE, 100), seed=seed) for seed in range(10)]
+    jumps = [noisy(np.repeat([1, RISE], (40, 60)), seed=seed) for seed in range(10)]
+    assert all(map(is_gradual, ramps)) and not any(map(is_gradual, jumps))
+
+
+def test_what_only_rises_behind_a_culprit_costs_nothing() -> None:
+    """Steps are as long as before: they wait for the culprit, whatever the others do longer."""
+    job = Observed(a_job(faults=[Fault((2,), "forward-compute", 20, ms=60)], stacks=False))
+    steps = len(job.line.steps)
+    culprit = Suspect(2, "forward-compute", ("forward-compute",), 20, steps, 0.5, 20.0, 5.0,
+                      60.0 * MS, 3.0, 1)  # fmt: skip
+    rise = StepChange(150, 1.2, 100.0 * MS, 120.0 * MS, 10.0)
+    assert _is_hidden(job, 150, rise, [culprit])
+    assert not _is_hidden(job, 150, rise, [replace(culprit, stop=170)])
+    assert not _is_hidden(job, 20, replace(rise, split=20), [replace(culprit, first=10)])

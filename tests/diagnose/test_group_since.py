@@ -20,35 +20,42 @@ EXPERTS = (tuple(range(4)), tuple(range(4, 8)))
 ALL_TO_ALL, ALL_REDUCE = "ncclDevKernel_AllToAll", "ncclDevKernel_AllReduce_Sum_f16"
 
 
-def a_job(transfer_ms: float = 10, late_ms: float = 0, recorded: Collection[int] = ()) -> Window:
+def a_job(
+    transfer_ms: float = 10, late_ms: float = 0, recorded: Collection[int] = (),
+    slow_steps: Collection[int] = range(SINCE, STEPS), everybody_ms: float = 20,
+    kind: str = "ep",
+) -> Window:  # fmt: skip
     """Experts of two hosts; each sends tokens to the others and gets them back, in each layer.
 
     Args:
-        transfer_ms: of the second host's experts from step `SINCE` on; else 10.
-        late_ms: what rank 6 takes longer in each layer since then.
+        transfer_ms: of the second host's experts in the slow steps; else 10.
+        late_ms: what rank 6 takes longer in each layer of the slow steps.
         recorded: all by default.
+        everybody_ms: of the exchange of all ranks in the slow steps; else 20.
+        kind: of the groups of one host.
     """
     random, clock = np.random.default_rng(1), np.zeros(RANKS)
     rows: list[tuple[object, ...]] = []
     begins: list[Floats] = []
     for step in range(STEPS):
         begins.append(clock.copy())
-        late = late_ms * (step >= SINCE) * (np.arange(RANKS) == 6)
+        late = late_ms * (step in slow_steps) * (np.arange(RANKS) == 6)
         for _ in range(LAYERS):
             clock = _runs(rows, step, "gemm", clock, random.normal(40, 1, RANKS) + late)
             for _ in range(2):
                 for group in EXPERTS:
-                    slow = step >= SINCE and group == EXPERTS[1]
+                    slow = step in slow_steps and group == EXPERTS[1]
                     clock = _meet(rows, step, (ALL_TO_ALL, 20), clock, group,
                                   transfer_ms if slow else 10.0)  # fmt: skip
-        clock = _meet(rows, step, (ALL_REDUCE, 30), clock, tuple(range(RANKS)), 20.0)
+        clock = _meet(rows, step, (ALL_REDUCE, 30), clock, tuple(range(RANKS)),
+                      everybody_ms if step in slow_steps else 20.0)  # fmt: skip
     kept = set(recorded or range(RANKS))
     steps = [(rank, step, _ns(at), int((until - at) * MS))
              for step, (begin, end) in enumerate(zip(begins, [*begins[1:], clock], strict=True))
              for rank, (at, until) in enumerate(zip(begin, end, strict=True))
              if rank in kept]  # fmt: skip
     job = Job("experts", RANKS, tuple(Host(f"h{at}", EXPERTS[at]) for at in range(2)), groups=(
-        *(ProcessGroup(f"ep-{at}", "ep", EXPERTS[at]) for at in range(2)),
+        *(ProcessGroup(f"{kind}-{at}", kind, EXPERTS[at]) for at in range(2)),
         *(ProcessGroup(f"edp-{at}", "edp", (at, at + 4)) for at in range(4)),
         ProcessGroup("dp-0", "dp", tuple(range(RANKS)))))  # fmt: skip
     job = replace(job, recorded_ranks=tuple(sorted(kept))) if recorded else job
@@ -111,3 +118,25 @@ def test_an_unrecorded_member_that_is_late_makes_no_slow_network() -> None:
 
 def test_nothing_is_said_of_a_job_that_stays_as_it_is() -> None:
     assert diagnose(a_job()).verdicts == ()
+
+
+def test_a_network_that_got_slower_for_all_is_no_group_of_them() -> None:
+    (one,) = network(a_job(everybody_ms=200))
+    assert (one.group, one.ranks, one.steps) == (None, (), (SINCE, STEPS - 1))
+    assert one.confidence > 0.5 and one.lost_fraction == pytest.approx(180 / 440, abs=0.05)
+
+
+def test_a_network_that_is_slow_now_and_then_is_found_in_the_steps_that_it_holds_up() -> None:
+    slow = (14, 15, 23, 31, 44, 45, 46)
+    (one,) = network(a_job(transfer_ms=80, slow_steps=slow))
+    assert (one.group, one.steps) == ("ep-1", (14, 46))
+    assert one.lost_fraction == pytest.approx(7 * 560 / (33 * 260 + 7 * 560), abs=0.05)
+
+
+def test_a_group_that_was_always_slower_than_its_equal_is_found_by_its_kernels() -> None:
+    (one,) = network(a_job(transfer_ms=40, slow_steps=range(STEPS), kind="cp"))
+    assert (one.group, one.ranks) == ("cp-1", ())
+
+
+def test_a_rank_that_is_late_now_and_then_makes_no_slow_network() -> None:
+    assert not network(a_job(late_ms=80, slow_steps=(14, 15, 23, 31, 44, 45, 46)))

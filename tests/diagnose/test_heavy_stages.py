@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import Window
@@ -159,3 +161,16 @@ def test_a_stage_of_several_hosts_is_heavy_and_they_are_not_all_slow() -> None:
 
 def test_one_light_stage_does_not_make_the_others_heavy() -> None:
     assert diagnose(piped([0.5, 1, 1, 1.02], BY_STAGES)).verdicts == ()
+
+
+def test_where_no_groups_are_listed_ranks_are_numbered_by_stages() -> None:
+    """Compared with all others, both ranks of the last stage would seem to compute slowly."""
+    window = piped((1.0, 1.0, 1.0, 1.6), BY_REPLICAS)
+    bare = replace(window.job, groups=(), parallelism={"pp": STAGES, "dp": REPLICAS})
+    (verdict,) = diagnose(Window(bare, window.tables)).verdicts
+    assert (verdict.ranks, verdict.cause) == ((6, 7), "load_imbalance")
+
+
+def test_sizes_that_do_not_fit_the_ranks_tell_no_groups() -> None:
+    job = Job("odd", RANKS, parallelism={"pp": STAGES, "dp": 3})
+    assert with_groups(Window(job)).job.groups == ()

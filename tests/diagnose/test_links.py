@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.network import without_strays
 from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.network.delay import idle_ns
 from stepscope.diagnose.network.rates import measure_rates
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
@@ -239,6 +242,23 @@ def test_a_rank_that_computes_all_the_time_waits_for_no_transfer() -> None:
     assert not diagnose(put(window, phases=phases)).verdicts
 
 
+def test_a_host_that_loads_data_beside_its_device_waits_for_transfers_all_the_same() -> None:
+    """Its loader waits for the device: together they are busy for more than a step."""
+    window = a_wired_job(through(5, since=0))
+    rows = window.tables["steps"].take(np.repeat(np.arange(RANKS * 60), 2))
+    at = np.arange(len(rows)) % 2
+    part = np.array([0.3, 0.95])[at]
+    phases = (
+        rows.with_column("phase", Strings(at.astype(np.int32), ("backward-compute", "data-load")))
+        .with_column("duration_ns", (rows.ints("duration_ns") * part).astype(np.int64))
+        .with_column("microbatch", np.full(len(rows), -1))
+        .with_column("wait_ns", np.zeros(len(rows), np.int64))
+    )
+    job = Observed(put(window, phases=phases))
+    device_idle = 0.7 * stats.median(job.line.job_period_ns)
+    assert idle_ns(job, (4, 5), np.ones(60, np.bool_)) == pytest.approx(device_idle, rel=0.01)
+
+
 @pytest.mark.parametrize(("active", "judged"), [(None, False), (0.0, False), (0.8, True)])
 def test_gloo_moves_data_by_processors(active: float | None, judged: bool) -> None:
     """Where nothing is known of kernels, counters tell whether devices are at work. Its members end
@@ -310,3 +330,12 @@ def test_where_all_places_are_slow_in_bursts_no_device_is_accused() -> None:
         return 3.0 if bursts[sum(members) * 7 % 400, max(step - 3, 0) : step + 1].any() else 1.0
 
     assert not diagnose(a_wired_job(passing, steps=80)).verdicts
+
+
+@pytest.mark.parametrize(("slow", "begin"), [
+    ([14, *range(20, 40)], 20), ([25, 26, 35, 36, 45, 46], 25), ([10, 20], 10), ([3, 4, 5], 3),
+])  # fmt: skip
+def test_one_step_that_is_slow_by_chance_is_not_when_a_link_became_slow(
+    slow: list[int], begin: int
+) -> None:
+    assert without_strays(np.array(slow))[0] == begin

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 
+from stepscope.diagnose.explain.elimination import _is_slow_throughout
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
@@ -42,3 +49,16 @@ def test_a_rank_that_is_late_from_the_first_step_on_is_named() -> None:
     (verdict,) = diagnose(operators_alone()).verdicts
     assert verdict.ranks == (SLOW,)
     assert verdict.lost_fraction == pytest.approx(LATE_MS / (100 + LATE_MS + 14), abs=0.03)
+
+
+@pytest.mark.parametrize(("spikes", "computes"), [((), True), ((7, 12, 19), False)])
+def test_what_comes_now_and_then_between_operators_may_be_any_pause(
+    spikes: tuple[int, ...], computes: bool
+) -> None:
+    """In pipelines it is not known in which part of its step a rank is late."""
+    job = cast(Observed, SimpleNamespace(own=SimpleNamespace(elsewhere=None)))
+    one = Suspect(2, "between-collectives", ("between-collectives",), 7, 20, 0.3, 20.0, 5.0, 1e7,
+                  1.3, 1, spikes)  # fmt: skip
+    assert _is_slow_throughout(job, one) == computes
+    worst = replace(one, spikes=(), worst=(7, 8) if spikes else None)
+    assert _is_slow_throughout(job, worst) == computes

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.decide.same_loss import has_victim
-from stepscope.diagnose.finding import Cause, Slowdown, Waste
+from stepscope.diagnose.decide.same_loss import has_victim, is_turn, victims_beside
+from stepscope.diagnose.finding import Cause, Recurring, Slowdown, SlowLink, Waste
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.trace import Job, ProcessGroup
+from stepscope.window import Window
 
 
 def holder(*ranks: int) -> Waste:
@@ -35,3 +39,34 @@ def test_what_runs_while_a_thread_holds_the_gil(
 
 def test_waste_of_another_kind_has_no_such_victims() -> None:
     assert not has_victim(Waste("user-code", "code", "", lost_fraction=0.2), slow(3))
+
+
+@pytest.mark.parametrize(
+    ("group", "cause", "lost", "is_victim"),
+    [
+        ("ep-1", "load_imbalance", 0.01, True),
+        ("ep-0", "load_imbalance", 0.01, False),
+        ("ep-1", "compute", 0.01, False),
+        ("ep-1", "load_imbalance", 0.2, False),
+    ],
+)
+def test_who_gets_more_tokens_also_receives_more(
+    group: str, cause: Cause, lost: float, is_victim: bool
+) -> None:
+    groups = (ProcessGroup("ep-0", "ep", (0, 1)), ProcessGroup("ep-1", "ep", (2, 3)))
+    job = Observed(Window(Job("a-job", 4, (), {}, groups), {}))
+    link = SlowLink("slow-link", "network", "", group=group, lost_fraction=lost, steps=(5, 50))
+    busy = Slowdown("argus-l2", cause, "", (3,), lost_fraction=0.1, steps=(5, 50))
+    assert victims_beside(job, [link], [busy]) == ([(link, busy)] if is_victim else [])
+
+
+@pytest.mark.parametrize(("rank", "score", "is_one"), [
+    (3, 0.45, True), (3, 0.9, False), (7, 0.45, False),
+])  # fmt: skip
+def test_a_suspect_that_has_its_turn_in_a_loss_of_all_is_no_more_than_that(
+    rank: int, score: float, is_one: bool
+) -> None:
+    turns = Recurring("in-turns", "data_loading", "", (), lost_fraction=0.4, in_turns=(2, 3, 4))
+    own = Suspect(rank, None, ("data-load",), 5, 50, 0.3, 20.0, 5.0, 1e7, 1.3, 1)
+    other = Slowdown("argus-l2", "data_loading", "", (rank,), score=score, suspect=own)
+    assert is_turn(turns, other) == is_one

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stepscope.diagnose.account.model import unknown_excess_ns
 from stepscope.diagnose.decide import cost
 from stepscope.diagnose.detect import common_patterns
 from stepscope.diagnose.suspect import Suspect
@@ -112,3 +113,26 @@ def test_loading_holds_a_step_also_while_communication_was_launched_before() -> 
                                own=OwnTime(("data-load",), own, own))  # fmt: skip
     window: Any = SimpleNamespace(steps=(0, 3))
     assert common_patterns._held_by_loading(job, window) == pytest.approx(0.75)
+
+
+def test_ranks_that_are_slow_together_cost_no_more_than_steps_got_longer() -> None:
+    """Eight ranks of a host, of which a model says that steps would be 240 ms shorter."""
+    period = np.where(np.arange(STEPS) < 30, 380.0, 400.0)
+    suspects = [a_suspect(row, 30, first=30) for row in range(8)]
+    healing: Any = Healing({frozenset((row,)): 0.0 for row in range(8)} | {
+        frozenset(range(8)): 240.0, **{frozenset(range(8)) - {row}: 0.0 for row in range(8)}
+    })  # fmt: skip
+    healing.job = a_job_of(period)
+    lost = healing.lost_ns(healing.rows)
+    whole = sum(cost._lost_by(healing, one, suspects, lost, None) for one in suspects)
+    assert whole == pytest.approx(20 / 400, abs=0.01)
+
+
+@pytest.mark.parametrize(("first", "excess_ms"), [(30, 200.0), (20, 0.0)])
+def test_a_rank_of_which_little_is_known_may_cost_what_steps_got_longer_with_it(
+    first: int, excess_ms: float
+) -> None:
+    """Its optimizer takes 1.5 times as long; the passes are hidden behind transfers."""
+    job = a_job_of(np.where(np.arange(STEPS) < 30, 400.0, 500.0))
+    job.total = np.full((4, STEPS), 50.0 * MS)
+    assert unknown_excess_ns(job, a_suspect(1, 8, first), 400.0 * MS) == excess_ms * MS

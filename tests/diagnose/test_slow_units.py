@@ -33,9 +33,9 @@ def _groups() -> tuple[ProcessGroup, ...]:
                  for kind, groups in kinds for at, ranks in enumerate(groups))  # fmt: skip
 
 
-def a_run(since: int, in_optimizer: bool = True) -> Diagnosis:
+def a_run(since: int, in_optimizer: bool = True, last_stage: float = 1.0) -> Diagnosis:
     """One rank is slow since a step: its partner waits for it within each pass, and the next stage
-    between them."""
+    between them. The last stage has so many times the work of the first."""
     random, rows, steps, now = np.random.default_rng(1), [], [], START
     for step in range(STEPS):
         times = np.where((np.arange(RANKS) == SLOW) & (step >= since), TIMES, 1.0)
@@ -46,6 +46,7 @@ def a_run(since: int, in_optimizer: bool = True) -> Diagnosis:
             for one in range(MICROBATCHES):
                 for name, share in (("forward-compute", 1), ("backward-compute", 2)):
                     took = int(FORWARD_MS * share * group[rank] * random.normal(1, 0.01) * MS)
+                    took = int(took * (last_stage if rank // WIDTH % STAGES else 1.0))
                     rows.append((rank, step, "pp-recv", one, at, MS, 1))
                     rows.append((rank, step, name, one, at + MS, took, 1))
                     at += MS + took
@@ -80,6 +81,13 @@ def test_else_the_whole_group_is_a_suspect() -> None:
 
 def test_equal_groups_are_silent() -> None:
     assert a_run(STEPS).verdicts == ()
+
+
+def test_a_stage_with_more_work_takes_longer_in_passes_that_hide_waits() -> None:
+    (verdict,) = a_run(STEPS, last_stage=1.6).verdicts
+    assert verdict.cause == "load_imbalance"
+    assert verdict.ranks == tuple(rank for rank in range(RANKS) if rank // WIDTH % STAGES)
+    assert verdict.slowdown == pytest.approx(1.6, abs=0.05)
 
 
 def of_whole_steps(replicas: tuple[tuple[int, ...], ...]) -> Diagnosis:

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Host
 from stepscope.window import Window
 
-from .jobs import Fault, a_job
+from .jobs import MS, Fault, a_job
 
 HOSTS = (Host("host-0", (0, 1, 2, 3, 4, 5, 6, 7)), Host("host-1", (8, 9, 10, 11, 12, 13, 14, 15)))
 
@@ -62,3 +65,33 @@ def test_half_of_the_ranks_are_not_hidden_by_the_others_that_are_a_little_slow(s
     (verdict,) = diagnose(a_job(8, 120, 0.02, faults=[little, much], stacks=False)).verdicts
     assert verdict.ranks == (4, 5, 6, 7)
     assert verdict.lost_fraction == pytest.approx(0.28, abs=0.03)
+
+
+def test_a_host_that_is_slow_in_its_loading_as_well_is_no_slow_device() -> None:
+    """Devices do not load data, and eight of them at their full clocks are not slow at once."""
+    busy = tuple(range(8))
+    found = [a_slowdown(rank, ("data-load", "forward-compute")) for rank in busy]
+    job = on_hosts()
+    (one,) = joined(job, found)
+    assert (one.cause, one.ranks) == ("host", busy)
+    (other,) = joined(job, [a_slowdown(rank, ("forward-compute",)) for rank in busy])
+    assert other.cause == "compute"
+
+
+def a_slowdown(rank: int, phases: tuple[str, ...]) -> Slowdown:
+    suspect = Suspect(rank, None, phases, 100, 200, 0.4, 20.0, 5.0, 40.0 * MS, 1.5, 2)
+    return Slowdown("argus-l2", "compute", "", (rank,), suspect=suspect, slowdown=1.5,
+                    lost_ns=40.0 * MS, lost_fraction=0.1, columns=frozenset(range(100, 200)),
+                    clock=1.0, extent="some")  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [((1, 2, 4, 7), ["host-0"]), ((1, 2), [])])
+def test_loaders_of_a_host_that_are_late_in_turns_have_it_in_common(
+    ranks: tuple[int, ...], hosts: list[str]
+) -> None:
+    late = [replace(a_slowdown(rank, ("data-load",)), cause="data_loading", phase="data-load",
+                    steps=(10 * rank, 10 * rank + 40), lost_fraction=0.05)
+            for rank in ranks]  # fmt: skip
+    (one,) = joined(on_hosts(), late)
+    assert one.ranks == ranks
+    assert [device.name for device in one.devices] == hosts

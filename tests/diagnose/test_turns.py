@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide.undecided import _without_own_time
+from stepscope.diagnose.detect.in_turns import Turns, _cause
 from stepscope.diagnose.detect.recurring_loss import _since
 from stepscope.diagnose.finding import Recurring, Skipped
 from stepscope.diagnose.method import Needs, SoFar
@@ -78,3 +80,19 @@ def test_what_is_missing_is_said_where_more_than_steps_was_recorded() -> None:
     )
     job.own = replace(hidden, skipped=(Skipped("own time", "no operator finished"),))
     assert _without_own_time(job).endswith("no operator finished")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("elsewhere", "cause"), [(1.02, "host"), (1.3, "load_imbalance")])
+def test_who_is_late_in_one_place_of_its_step_has_no_more_work(
+    elsewhere: float, cause: str
+) -> None:
+    """Of operators alone: in each step a different rank takes 30 % longer."""
+    columns, rows = np.arange(20), np.arange(20) % 4
+    total = np.full((4, 20), 100.0)
+    total[rows, columns] = 130.0
+    own = OwnTime(("between-collectives",), total[None], total[None],
+                  elsewhere=np.where(total > 100, elsewhere, 1.0))  # fmt: skip
+    job = SimpleNamespace(own=own, total=total, pauses=None, groups=lambda _: [np.arange(4)],
+                          line=SimpleNamespace(warm_up=0, steps=columns))  # fmt: skip
+    turns = Turns(columns, rows, np.full(20, 30.0), 0.23)
+    assert _cause(cast(Observed, job), turns)[0] == cause

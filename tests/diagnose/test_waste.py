@@ -15,6 +15,7 @@ from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.numeric import intervals
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.unnamed import covered
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Strings, Window
 
@@ -223,7 +224,7 @@ def test_a_few_ranks_at_a_time_idle_as_all_at_once(
     job = Observed(a_job(noise=0.02))
     phases = job.window.tables["phases"]
     start, row = phases.ints("start_ns"), job.line.rows(phases.ints("rank"))
-    phased = waste.covered(job.line, row, start, start + phases.ints("duration_ns"))
+    phased = covered(job.line, row, start, start + phases.ints("duration_ns"))
     monkeypatch.setattr(intervals, "BLOCK", rows)
     beside = waste._beside(job, phases, lambda part: np.ones(len(part), np.bool_))
     assert beside is not None

@@ -20,7 +20,7 @@ from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_crowded_out, without_echoes
-from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect
+from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, is_of_trend
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
@@ -30,9 +30,9 @@ from stepscope.diagnose.decide.passed import as_unsteady, passed
 from stepscope.diagnose.decide.same_loss import (
     begin_together,
     has_victim,
-    is_behind,
     is_same,
     is_turn,
+    victims_beside,
     with_ends,
     with_function,
 )
@@ -262,10 +262,11 @@ class _Search:
     def _slow_network(self) -> list[SlowLink]:
         found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
         self.job.remembered.clear()  # all transfers, which nobody asks for again
-        behind = [(one, link) for link in found for one in self.blamed if is_behind(link, one)]
-        self.blamed = [one for one in self.blamed if all(one is not echo for echo, _ in behind)]
-        self.let_go += [rules.victim(one, link.method) for one, link in behind]
-        return self._keep(found)
+        victims = victims_beside(self.job, found, self.blamed)
+        self.let_go += [rules.victim(one, by.method) for one, by in victims]
+        echoes = [one for one, _ in victims]
+        self.blamed = [one for one in self.blamed if one not in echoes]
+        return self._keep([one for one in found if one not in echoes])
 
     def _slow_kernels(self) -> list[Finding]:
         slow_kernels: list[Finding] = []
@@ -331,7 +332,9 @@ class _Search:
                 self.blamed = charged(self.job, rise, self.blamed)
                 self.charged.append(rise)
                 continue
-            self.blamed.append(rise)
+            echoes = [one for one in self.blamed if is_of_trend(rise, one)]
+            self.let_go += [rules.victim(one, rise.method) for one in echoes]
+            self.blamed = [*(one for one in self.blamed if one not in echoes), rise]
             if not any(one.split is not None for one in self.unsteady):
                 self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=rise.split))
         for detector in others if not rises else ():

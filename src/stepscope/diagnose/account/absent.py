@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.account.waste import covered
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
+from stepscope.diagnose.views.unnamed import covered
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Floats, Ints, Table, numbered
 

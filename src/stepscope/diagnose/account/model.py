@@ -19,9 +19,16 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.peers import replicas, stage_numbers
 from stepscope.diagnose.views.unnamed import KERNELS
 from stepscope.window import Floats, Ints
+
+LITTLE = 0.5
+"""Less than half of a step's time is little to know of it. Our choice."""
+ABOUT, BEYOND = 8, 5.0
+"""Steps before and after one that show whether steps became longer there, and by how many standard
+deviations of a single step they must. As in `decide.cost`."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +113,18 @@ def _sent_on(job: Observed, stage: Ints) -> int:
     on = (stage[row] == 0) & (stage[peer] == 1)
     counts = np.bincount(row[on] * len(line.steps) + column[on])
     return int(np.median(counts[counts > 0])) if on.any() else 0
+
+
+def unknown_excess_ns(job: Observed, one: Suspect, usual_ns: float) -> float:
+    """How much longer a rank takes if it is as slow in the rest of the step as in what is known of
+    its own time, where that is less than half of the step: transfers beside its work hide it.
+
+    0 unless steps became longer when the rank did, beyond noise.
+    """
+    known = stats.median(job.total[:, job.line.warm_up :])
+    if one.spikes or not one.phases or known >= LITTLE * usual_ns or one.first < ABOUT:
+        return 0.0
+    period = job.line.job_period_ns
+    before, after = period[one.first - ABOUT : one.first], period[one.first : one.first + ABOUT]
+    rise = stats.median(after) - stats.median(before)
+    return (one.slowdown - 1) * usual_ns if rise > BEYOND * stats.sigma(before) else 0.0

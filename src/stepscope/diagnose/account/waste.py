@@ -24,7 +24,7 @@ from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
 from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Floats, Ints, Mask, Table, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 WITHIN = 5
 """Steps that are looked at together. Our simulator."""
@@ -136,16 +136,6 @@ def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
 def _known_starts(line: Timeline) -> Ints:
     starts: Ints = line.start_ns[line.start_ns != NULL]
     return starts
-
-
-def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
-    """How much of each step some intervals of ranks cover, `[rank, step]`; NaN if unknown."""
-    axis = axis_over(len(line.ranks), start, end, _known_starts(line))
-    if axis is None:
-        return np.full(line.period_ns.shape, np.nan)
-    kept = row >= 0
-    busy = union(axis.at(row[kept], start[kept]), axis.at(row[kept], end[kept]))
-    return line.period_ns - uncovered(line, axis, busy)
 
 
 def stretch(

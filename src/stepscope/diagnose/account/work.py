@@ -4,6 +4,10 @@ between operators.
 The passes are own time by step, and so are the compute kernels that a profiler saw. Summaries of
 kernels show them by window, which is not the same time on hosts whose clocks differ. Where only
 operators were recorded, sends and receives among them, what is left of a step is work.
+
+Where passes hide who waits for whom, ranks that meet within the pass of one microbatch wait only
+for each other in it, because its input was there when it began. So the pass of the one that takes
+the least of it is work of all of them together.
 """
 
 from __future__ import annotations
@@ -14,9 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, is_whole
+from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
@@ -34,10 +42,11 @@ def work(job: Observed) -> Work | None:
     """The work of all ranks without warm-up; None where it cannot be distinguished from waiting."""
     skip, passes = job.line.warm_up, two_passes(job)
     lasted = job.line.job_period_ns[skip:]
-    if passes is not None:
-        return Work((passes[0] + passes[1])[:, skip:], lasted)
-    if KERNELS in job.own.phases:
-        return Work(job.own.of(KERNELS)[:, skip:], lasted)
+    own = together_in_passes(job) if passes is None else passes[0] + passes[1]
+    if own is None and KERNELS in job.own.phases:
+        own = job.own.of(KERNELS)
+    if own is not None:
+        return Work(own[:, skip:], lasted)
     if job.kernels is not None:
         return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
     comm = job.window.table("comm_ops")
@@ -56,6 +65,39 @@ def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
     """
     passes = _passes(job)
     return None if passes is None else (job.own.own[passes[0]], job.own.own[passes[1]])
+
+
+def hidden_passes(job: Observed, whole: bool = False) -> Floats | None:
+    """How long each rank is in hidden passes of one microbatch, `[rank, step]`; None where there
+    are none, or some are passes of a whole step, which may also wait for other stages.
+
+    Args:
+        whole: those of a whole step count as well.
+    """
+    rows = phase_rows(job.window, job.line) if job.own.hidden else None
+    names = sorted(job.own.hidden_phases & rows.passes) if rows is not None else []
+    if rows is None or not names:
+        return None
+    if not whole and (rows.names.equals(*names) & is_whole(rows)).any():
+        return None
+    return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
+
+
+def together_in_passes(job: Observed) -> Floats | None:
+    """The work in hidden passes of all that meet within them, `[rank, step]`, by the one that takes
+    the least; None where it is unknown, or all replicas meet: then one slow rank holds them all."""
+    spent = hidden_passes(job)
+    if spent is None:
+        return None
+    groups = [job.line.rows(np.array(group.ranks, np.int64))
+              for group in job.window.job.groups_of_kind(*WITHIN_PASSES)]  # fmt: skip
+    alone = np.arange(len(spent))[:, None].tolist()
+    units = connected([*alone, *(rows[rows >= 0].tolist() for rows in groups)])
+    for rows in units:
+        spent[rows] = spent[rows].min(axis=0)
+    stage = stages(job.window)
+    of_unit = [stage.get(int(job.line.ranks[rows[0]]), 0) for rows in units]
+    return spent if min(np.bincount(of_unit)) > 1 else None
 
 
 def processor_part(

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
-from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.account.model import Model, unknown_excess_ns
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import (
@@ -138,9 +138,8 @@ def _lost_by(
     costs nothing, whatever its excess.
     """
     part = healing.judged(one)
-    weight = sum(max(other.excess_ns, 1.0) for other in culprits)
     joint_ns = _sum(one, lost[part])
-    lost_ns = joint_ns * max(one.excess_ns, 1.0) / weight
+    lost_ns = joint_ns * _part_of(one, culprits)
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
         added_ns = joint_ns - _sum(one, healing.lost_ns(healing.but(one))[part])
@@ -152,13 +151,23 @@ def _lost_by(
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
     unseen = is_staged(healing.job.window) and (one.phase == OUTSIDE or not one.phases)
     least_ns, most_ns = _measured_ns(healing, one, culprits)
+    most_ns *= _part_of(one, [other for other in culprits if _slow_together(one, other)])
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
-    measured = (
-        max(least_ns, _waited_ns(healing.job, one)) * steps * max(one.excess_ns, 1.0) / weight
-    )
+    measured = max(least_ns, _waited_ns(healing.job, one)) * steps * _part_of(one, culprits)
     return max(share, _share_of(healing.job, measured, one.columns))
+
+
+def _slow_together(one: Suspect, other: Suspect) -> bool:
+    """Whether two are slow in mostly the same steps: what steps took longer, both cost together."""
+    both = min(one.stop, other.stop) - max(one.first, other.first)
+    return both >= HALF * (max(one.stop, other.stop) - min(one.first, other.first))
+
+
+def _part_of(one: Suspect, culprits: Sequence[Suspect]) -> float:
+    """Its part of what some culprits cost together, by its excess."""
+    return max(one.excess_ns, 1.0) / sum(max(other.excess_ns, 1.0) for other in culprits)
 
 
 def _waited_ns(job: Observed, one: Suspect) -> float:
@@ -203,8 +212,11 @@ def _measured_ns(
     rise = stats.median(slow) - stats.median(usual)
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
-    explains = rise > BEYOND * error and one.excess_ns >= HALF * rise
-    return part * float(min(rise, one.excess_ns)) if explains else 0.0, most
+    taken = one.excess_ns
+    if taken < HALF * rise:
+        taken = max(taken, unknown_excess_ns(job, one, stats.median(usual)))
+    explains = rise > BEYOND * error and taken >= HALF * rise
+    return part * float(min(rise, taken)) if explains else 0.0, most
 
 
 def _of_larger(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask:

@@ -38,16 +38,27 @@ def is_after_effect(
     longer for all: one cause, and one verdict. The same holds for a rank found by kernels alone,
     because it is not known what each step would take without it. And ranks that a slow link holds
     up make others wait in their own transfers, which then seem to be slow everywhere. But nobody
-    makes others work longer: a rise of what the median rank itself does has another cause.
+    makes others work longer: a rise of what the median rank itself does has another cause, unless
+    nobody knows one and a culprit with half as much excess became slow in the same step. That two
+    faults do so by chance happens in three jobs of as many as there are steps.
 
     Args:
         beside: other findings that deserve a verdict; links count only beside a slow network.
     """
-    if rise.measured or rise.split is None or _all_work_longer(job, rise.split):
+    if rise.measured or rise.split is None:
+        return False
+    if _all_work_longer(job, rise.split) and not _begins_with(rise, culprits):
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
     return slow >= MOSTLY * (len(job.line.steps) - rise.split)
+
+
+def _begins_with(rise: Regression, culprits: Sequence[Suspect]) -> bool:
+    """Whether a culprit became slow when steps did, by much, while nobody knows why others rose."""
+    assert rise.split is not None
+    at_once = [one.excess_ns for one in culprits if abs(one.first - rise.split) <= 1]
+    return rise.cause == "unknown" and max(at_once, default=0.0) >= MOSTLY * rise.lost_ns
 
 
 def _all_work_longer(job: Observed, split: int) -> bool:
@@ -56,6 +67,16 @@ def _all_work_longer(job: Observed, split: int) -> bool:
     own, whole = (stats.median(each[split:]) - stats.median(each[job.line.warm_up : split])
                   for each in (work, period))  # fmt: skip
     return bool(own >= MOSTLY * whole > 0)
+
+
+def is_of_trend(rise: Regression, one: Finding) -> bool:
+    """Whether a rank is only the first in what grows on all of them: it became slow while steps
+    grew longer little by little, costs less than half of that, and nothing measured says why."""
+    if rise.gradual is None or not isinstance(one, Slowdown) or one.steps is None:
+        return False
+    later = rise.gradual[0] < one.steps[0]
+    less = (one.lost_fraction or 0.0) < MOSTLY * (rise.lost_fraction or 0.0)
+    return later and less and not one.measured_cost
 
 
 def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:

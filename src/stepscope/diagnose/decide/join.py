@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import replicas
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
@@ -114,22 +115,24 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            findings.append(_late_loaders(same))
+            findings.append(_late_loaders(same, host))
             continue
         findings += same if host is None else [
             _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
     return findings
 
 
-def _late_loaders(same: Sequence[Slowdown]) -> Slowdown:
-    """Ranks of one host whose loaders are late, also in turns: they read by one disk and mount."""
+def _late_loaders(same: Sequence[Slowdown], host: str) -> Slowdown:
+    """Ranks of one host whose loaders are late, also in turns: they read by one disk and mount. Of
+    several it is the host."""
     if len(same) == 1:
         return same[0]
     one = _over_all_steps(same)
     lost = sum((each.lost_fraction or 0.0) * _steps_of(each) for each in same) / _steps_of(one)
     often = len(one.columns) if any(each.spikes for each in same) else None
     return replace(
-        one, lost_fraction=min(lost, 1.0), spikes=often, of_steps=_steps_of(one), lost_of=None,
+        one, devices=(Device("host", host, round(one.score, 3)),) * (len(same) >= SEVERAL),
+        lost_fraction=min(lost, 1.0), spikes=often, of_steps=_steps_of(one), lost_of=None,
         values={**one.values, "lost_fraction": min(lost, 1.0)},
     )  # fmt: skip
 
@@ -206,7 +209,7 @@ def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown |
         return _more_samples(same) if first.cause == "compute" else None
     if len(same) < 2:
         return None
-    return _sharing(same, unit.host) or _join(same)
+    return _sharing(same, unit.host) or _slow_host(same) or _join(same)
 
 
 def _preferred(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:
@@ -254,6 +257,23 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
         devices=(Device("host", host, round(sure, 3)),),
         values={**one.values, "shared_devices": True}, supporting=(evidence, *one.supporting),
     )  # fmt: skip
+
+
+def _slow_host(same: Sequence[Slowdown]) -> Slowdown | None:
+    """All ranks of a host slow alike, also while they load data, and no device at a low clock: what
+    they have in common is the host, as loading needs no device."""
+    if same[0].cause != "compute" or len(same) < SEVERAL:
+        return None
+    if any(gpu.is_low(one.clock) or not _loads_longer(one) for one in same):
+        return None
+    one = _join(same)
+    detail = "all ranks of the host take longer, also to load data, for which they need no device"
+    evidence = Evidence("slow-host", detail, {"ranks": [int(rank) for rank in one.ranks]})
+    return replace(one, cause="host", phase=None, supporting=(evidence, *one.supporting))
+
+
+def _loads_longer(one: Slowdown) -> bool:
+    return one.suspect is not None and any(map(loads, one.suspect.phases))
 
 
 def _join(

@@ -26,6 +26,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.network.devices import host_in
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
@@ -57,6 +58,16 @@ def begin_together(one: Waste, other: Finding) -> bool:
     return abs(one.steps[0] - other.steps[0]) <= 1
 
 
+def victims_beside(
+    job: Observed, links: Sequence[SlowLink], blamed: Sequence[Finding]
+) -> list[tuple[Finding, Finding]]:
+    """Ranks that are only behind a slow link, links that are only busier with what a rank computes
+    longer on; each with what explains it."""
+    pairs = [(link, one) for link in links for one in blamed]
+    behind = [(one, link) for link, one in pairs if is_behind(link, one)]
+    return [*behind, *((link, one) for link, one in pairs if is_of_more_work(job, link, one))]
+
+
 def is_behind(link: SlowLink, other: Finding) -> bool:
     """Whether another finding is only time that ranks behind a slow link spend in no phase: they
     may wait for data there. One that costs half as much has a reason of its own."""
@@ -65,10 +76,21 @@ def is_behind(link: SlowLink, other: Finding) -> bool:
     return phase in UNNAMED and behind and _whole(other) < EXPLAINS * _whole(link)
 
 
+def is_of_more_work(job: Observed, link: SlowLink, other: Finding) -> bool:
+    """Whether a group's slower exchange is the larger share that one of its members has to compute:
+    who gets more tokens also receives more. One that costs as much has a reason of its own."""
+    group = next((one for one in job.window.job.groups if one.id == link.group), None)
+    if group is None or other.cause != "load_imbalance" or not other.ranks:
+        return False
+    return {*other.ranks} <= {*group.ranks} and _whole(link) < EXPLAINS * _whole(other)
+
+
 def is_turn(one: Recurring, other: Finding) -> bool:
     """Whether another finding is only the turn of its ranks in what the job loses to a different
-    rank each time. It costs less, as is asked of all that is known beside a recurring loss."""
-    own = isinstance(other, Slowdown) and bool(other.ranks) and other.suspect is None
+    rank each time. It costs less, as is asked of all that is known beside a recurring loss. A rank
+    that own times accuse is more than that, unless it is only a suspect."""
+    own = isinstance(other, Slowdown) and bool(other.ranks)
+    own &= other.score < LEAST_SCORE or (isinstance(other, Slowdown) and other.suspect is None)
     return own and {*other.ranks} <= {*one.in_turns}
 
 

@@ -31,6 +31,10 @@ GRADUAL = 4
 """Blocks that a rise must take; a shorter one is a jump, which `step_time` knows. Our choice."""
 FITTED = 4
 """Numbers that are fitted to the blocks: two levels and two ends. Statistics."""
+HALF = 0.5
+"""Of what a jump leaves. Of 1,200 series of 30 to 100 steps with a jump by 1.2 or 1.5 and 5 % noise
+0.8 % are said to be gradual; of 600 with a trend by 1.5, 74 % of 30 steps and 99 % of 100. Measured
+on random series."""
 BEYOND_NOISE = 6.0
 """The rise in standard deviations of what is left beside the fit, as for single long steps. What a
 busy machine does for a while looks like a rise over some blocks, and leaves as much beside it: of
@@ -58,12 +62,8 @@ class Trend:
 
 def gradual_rise(series: Floats) -> Trend | None:
     """The trend of a series of step times, if noise does not explain it."""
-    level, width = stats.median(series), max(len(series) // BLOCKS, 1)
-    if level <= 0 or len(series) < LEAST_BLOCKS:
-        return None
-    logs = np.log(np.clip(series, level / 100, CLIP * level))
-    blocks = stats.block_means(logs[None], width)[0]
-    if not np.isfinite(blocks).all():
+    logs, blocks, width = _in_blocks(series)
+    if not blocks.size:
         return None
     fit = _fit(blocks)
     needed = stats.threshold(FALSE_ALARMS, fit.tests, blocks.size - FITTED)
@@ -75,6 +75,28 @@ def gradual_rise(series: Floats) -> Trend | None:
     before = math.exp(fit.level)
     lost = 1 - before / float(np.exp(logs[first:]).mean())
     return Trend(first, stop, before, before * math.exp(fit.rise), max(lost, 0.0), fit.z)
+
+
+def is_gradual(series: Floats) -> bool:
+    """Whether a trend leaves less than half of what the best jump leaves: a jump has one end less
+    to fit, and of noise alone neither leaves much less than the other."""
+    blocks = _in_blocks(series)[1]
+    if not blocks.size:
+        return False
+    jumps = [sum(float(((part - part.mean()) ** 2).sum()) for part in np.split(blocks, [at]))
+             for at in range(1, blocks.size)]  # fmt: skip
+    return fitted_residual(blocks) < HALF * min(jumps)
+
+
+def _in_blocks(series: Floats) -> tuple[Floats, Floats, int]:
+    """The logarithms of step times, their means in blocks, and how many steps a block has; no
+    blocks where the series is too short."""
+    level, width, nothing = stats.median(series), max(len(series) // BLOCKS, 1), np.zeros(0)
+    if level <= 0 or len(series) < LEAST_BLOCKS:
+        return nothing, nothing, width
+    logs = np.log(np.clip(series, level / 100, CLIP * level))
+    blocks = stats.block_means(logs[None], width)[0]
+    return logs, blocks if np.isfinite(blocks).all() else nothing, width
 
 
 def fitted_residual(blocks: Floats) -> float:

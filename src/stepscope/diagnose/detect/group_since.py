@@ -32,6 +32,9 @@ from stepscope.window import NULL, Floats, Ints, Table
 TOGETHER = 0.1
 """Of a kernel's usual duration: members leave by so much apart at most. Others that do not meet
 drift by as much as their work differs. Our choice."""
+ALWAYS = 0.95
+"""Of all transfers: groups that are as fast as each other leave together mostly, too, but not where
+one of them is slow. Our choice."""
 UNCHANGED = 0.25
 """Equal groups may grow by at most this part of the relative rise. As in `regression.rise`."""
 EACH = 0.5
@@ -57,12 +60,12 @@ class Since:
 
 def slower_since(job: Observed) -> list[Since]:
     """Groups that move data slower than before, as their equals do not; the costliest first."""
-    found = [one for lane in _lanes(job) for one in _slower(job, lane)]
+    found = [one for lane in lanes(job) for one in _slower(job, lane)]
     return sorted(found, key=lambda one: -one.rise_ns)
 
 
 @dataclass(frozen=True)
-class _Lane:
+class Lane:
     """A kernel on one stream, `[rank, step, place]`; NaN where a step has not all places."""
 
     kernel: str
@@ -70,7 +73,8 @@ class _Lane:
     end_ns: Floats
 
 
-def _lanes(job: Observed) -> Iterator[_Lane]:
+def lanes(job: Observed) -> Iterator[Lane]:
+    """Kernels that move data, by stream."""
     kernels, line = job.window.table("kernels"), job.line
     if kernels is None or not kernels.has("step", "start_ns", "stream", "duration_ns"):
         return
@@ -86,7 +90,7 @@ def _lanes(job: Observed) -> Iterator[_Lane]:
                     yield lane
 
 
-def _lane(job: Observed, name: str, rows: Table) -> _Lane | None:
+def _lane(job: Observed, name: str, rows: Table) -> Lane | None:
     """The executions by rank, step and place in it; None if most steps have unequal numbers."""
     shape = len(job.line.ranks), len(job.line.steps)
     rows = rows.take(np.lexsort((rows.ints("start_ns"), job.line.cells(rows))))
@@ -102,12 +106,12 @@ def _lane(job: Observed, name: str, rows: Table) -> _Lane | None:
     origin = int(rows.ints("start_ns").min())  # nanoseconds since 1970 do not fit a float
     ends = rows.ints("start_ns") - origin + rows.ints("duration_ns")
     end[cell[whole], place[whole]] = ends[whole]
-    return _Lane(name, took.reshape(*shape, places), end.reshape(*shape, places))
+    return Lane(name, took.reshape(*shape, places), end.reshape(*shape, places))
 
 
-def _slower(job: Observed, lane: _Lane) -> Iterator[Since]:
-    groups = _groups(job, lane)
-    series = [_spent(lane, rows) for _, rows in groups]
+def _slower(job: Observed, lane: Lane) -> Iterator[Since]:
+    groups = groups_on(job, lane)
+    series = [spent_ns(lane, rows) for _, rows in groups]
     for (group, rows), own in zip(groups, series, strict=True):
         others = [other for other in series if other is not own]
         change = _change(job, own, others)
@@ -117,7 +121,7 @@ def _slower(job: Observed, lane: _Lane) -> Iterator[Since]:
             yield Since(group, lane.kernel, change.split, change.ratio, rise, sure)
 
 
-def _groups(job: Observed, lane: _Lane) -> list[tuple[ProcessGroup, Ints]]:
+def groups_on(job: Observed, lane: Lane) -> list[tuple[ProcessGroup, Ints]]:
     """The largest groups of one kind whose members leave the lane together, with their rows."""
     kinds: dict[tuple[str, int], list[tuple[ProcessGroup, Ints]]] = {}
     for group in job.window.job.groups:
@@ -132,16 +136,17 @@ def _groups(job: Observed, lane: _Lane) -> list[tuple[ProcessGroup, Ints]]:
     return []
 
 
-def _leave_together(lane: _Lane, rows: Ints) -> bool:
-    """Whether the distance between their ends stays the same: clocks may be apart."""
+def _leave_together(lane: Lane, rows: Ints) -> bool:
+    """Whether the distance between their ends stays nearly always the same: clocks may differ."""
     ends = lane.end_ns[rows].reshape(len(rows), -1)
     apart = np.abs(np.diff(ends[1:] - ends[0], axis=1))
     usual_ns = stats.median(lane.took_ns[rows])
-    return bool(stats.row_medians(apart).max() <= TOGETHER * usual_ns)
+    known = np.isfinite(apart).any(axis=1)
+    return bool((np.nanquantile(apart[known], ALWAYS, axis=1) <= TOGETHER * usual_ns).all())
 
 
-def _spent(lane: _Lane, rows: Ints) -> Floats:
-    """Per step, how long data moves: what the member that waits least takes."""
+def spent_ns(lane: Lane, rows: Ints) -> Floats:
+    """`[step]`: how long data moves: what the member that waits least takes."""
     return np.asarray(np.fmin.reduce(lane.took_ns[rows], axis=0).sum(axis=1))
 
 
@@ -160,7 +165,7 @@ def _change(
     return step_time.StepChange(split, found.ratio, found.before_ns, found.after_ns, found.z)
 
 
-def _is_each_longer(lane: _Lane, rows: Ints, split: int) -> bool:
+def _is_each_longer(lane: Lane, rows: Ints, split: int) -> bool:
     """Whether each transfer of a step takes longer by about as much, whatever precedes it."""
     least = np.fmin.reduce(lane.took_ns[rows], axis=0)
     rise = stats.column_median(least[split:]) - stats.column_median(least[:split])

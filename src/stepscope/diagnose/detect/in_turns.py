@@ -55,6 +55,8 @@ MOSTLY = 0.5
 ALWAYS = 0.75
 """Where some rank is late in more than this part of the steps, they have unequal work: pauses are
 rarer. Our choice."""
+THROUGHOUT = 0.5
+"""Halfway between all and nothing, as in `explain.elimination`."""
 WHOLE = 0.75
 """Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`.
 Our choice."""
@@ -231,7 +233,7 @@ def _found(job: Observed, turns: Turns) -> Recurring:
 
 def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
     """Why, and the phase with most of it: pauses that were recorded, loading, work if some rank is
-    late in most steps; else whatever stops a process on its host."""
+    late in most steps and in all of them; else whatever stops a process on its host."""
     phase = _phase(job, turns)
     if job.pauses is not None:
         paused = np.minimum(job.pauses[turns.rows, turns.columns], turns.lost_ns)
@@ -243,9 +245,19 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
         return "data_loading", phase
     first, stop = turns.within(job)
     late = ((turns.columns >= first) & (turns.columns < stop)).sum()
-    if turns.host:
+    if turns.host or _in_one_place(job, turns):
         return "host", phase
     return ("load_imbalance" if late > ALWAYS * (stop - first) else "host"), phase
+
+
+def _in_one_place(job: Observed, turns: Turns) -> bool:
+    """Whether late ranks are late between two operators and not in the rest of their step: a pause
+    is in one place, more work in all of them. Known of operators alone."""
+    if job.own.elsewhere is None:
+        return False
+    at = turns.rows, turns.columns
+    longer = job.total[at] / np.maximum(job.total[at] - turns.lost_ns, 1.0) - 1
+    return stats.median(job.own.elsewhere[at] - 1) < THROUGHOUT * stats.median(longer)
 
 
 def _phase(job: Observed, turns: Turns) -> str | None:

@@ -25,6 +25,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, SUSPECT_SCORE, score
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Ints
 
 SEEN_OFTEN = 0.01
 """The score grows by this with every step in which a device was slow. Our simulator."""
@@ -33,6 +34,10 @@ LEAST_NAMED, STANDS_OUT = 0.1, 1.5
 """Devices less likely than the first value are not named, because nine in ten such names are wrong,
 unless the likeliest one exceeds the next by the second value, as counters may set apart one adapter
 of a large group. Our choice, our simulator."""
+
+HALF, STRAY = 0.5, 0.1
+"""From its begin on a link is slow in most steps, and at most a tenth of its slow steps, as in
+`step_time.TAIL`, lie before. Our choice."""
 
 
 class SlowGroups:
@@ -116,8 +121,20 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
     )  # fmt: skip
 
 
+def without_strays(columns: Ints) -> Ints:
+    """The slow steps without a few at the begin that are apart from the rest.
+
+    A link that is slow from some step on is so in most steps; one step that was slow by chance long
+    before is not when that began.
+    """
+    left = np.arange(columns.size, 0, -1)
+    mostly = left - HALF * (columns[-1] + 1 - columns)
+    begin = int(np.argmax(mostly))
+    return columns[begin:] if begin <= STRAY * columns.size else columns
+
+
 def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
-    line, columns = job.line, link.columns
+    line, columns = job.line, without_strays(link.columns)
     first, stop = int(columns[0]), int(columns[-1]) + 1
     whole = float(np.nansum(line.job_period_ns[first:stop]))
     where = f"{_where(link)} than elsewhere or before"

@@ -8,7 +8,7 @@ for the half that spends more. A few percent of it are ordinary. Loaders that fe
 be late together: a rank whose batch is there waits for the one whose batch is not, and its loader
 catches up meanwhile. So if the rank that loads longest changes from step to step, all lose what
 that one spends. Where host and device are timed apart, only what no device phase covers counts
-(`account.exposed_loading`); of the stages of a pipeline, the one that loads longest; and no more
+(`views.exposed_loading`); of the stages of a pipeline, the one that loads longest; and no more
 than steps became longer by, if it began or ended.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
 for; jobs on GPUs whose kernels were not recorded, where the device may work meanwhile.
@@ -23,7 +23,6 @@ import numpy as np
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds, unusual_bits
-from stepscope.diagnose.account.exposed_loading import exposed_loading
 from stepscope.diagnose.detect.one_source import begin_of, queue_of
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
@@ -69,8 +68,6 @@ class SharedLoading:
         if idle is None:
             return
         own = np.minimum(loading, idle)
-        exposed = exposed_loading(job)
-        own = own if exposed is None else np.minimum(own, exposed)
         if _has_workers(job):
             own = np.maximum(own - HANDOVER_NS, 0.0)
         loads = _of_slowest_stage(job, own)

@@ -1,8 +1,10 @@
-"""A network that got slower, by the phases of communication alone.
+"""A network that got slower, by phases of communication, or kernels, alone.
 
-Fault: data moves slower between all ranks, or within one group, from some step on or for some time.
+Fault: data moves slower between all ranks, or within some groups, from some step on, for some time,
+or now and then.
 Paper: none. The papers compare durations of operators.
-Ours: where no operators were recorded, phases whose names say that they move data show the same.
+Ours: where no operators were recorded, phases whose names say that they move data show the same, as
+do kernels of communication, whose groups are those that leave them together (`group_since`).
 All members of a group leave together, so the member that arrived last spends the least time in the
 phase, and that is the time of the transfer. If it grows, and what ranks do themselves does not, the
 network got slower. Within a step, phases of one kind of group add up. A name that says that
@@ -10,28 +12,36 @@ gradients are reduced, but no kind, means the replicas (DDP, FSDP and DeepSpeed 
 stage has replicas of its own). If the steps got longer at the same step, and mostly by the
 exchange, it costs whatever they got longer by and no rank worked longer: the same adapter moves
 what no phase shows, such as sends between stages.
-Cost: sums of phases at hand. Cannot see: what was slow from the first step on in all groups, in
-phases under other names, and sends between stages, whose ranks do not leave together.
+Cost: sums of phases at hand, or a sort of each communication kernel. Cannot see: what was slow from
+the first step on in all groups, in phases under other names, and sends between stages, whose ranks
+do not leave together.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect import straggler_brief as brief
+from stepscope.diagnose.detect.group_since import groups_on, lanes, spent_ns
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network import slow_edges
+from stepscope.diagnose.network.delay import idle_ns
+from stepscope.diagnose.network.on_devices import on_devices
+from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.views.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
-from stepscope.window import Floats
+from stepscope.trace import ProcessGroup
+from stepscope.window import Floats, Ints, Mask
 
 CONFIDENCE = 0.65
 """A busy machine moves data more slowly over TCP, too, and more data takes longer. As of a shared
@@ -47,8 +57,10 @@ SHARED = 0.5
 RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
-MOST_STEPS, LEAST_STEPS = 0.8, 10
-"""In this part of the steps, of ten at least. As in `slow_group`."""
+ENOUGH = slow_edges.LEAST_STEPS
+"""In so many steps `slow_link` finds by operators what is slow. Of fewer it asks no level."""
+MOST_LISTED = 4
+"""Slow groups in one sentence. Our choice."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
 
 
@@ -59,14 +71,40 @@ class SlowExchange:
     needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        if job.arrivals is not None and np.isfinite(job.arrivals.transfer_ns).any():
-            return  # operators show it better
-        exchanges = _exchanges(job)
-        change = _change(job, exchanges)
-        if change is not None:
-            yield from _findings(job, exchanges, change)
-        else:
-            yield from _slower_than_equals(job, exchanges)
+        if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
+            yield from slower_exchanges(job, self.name, _by_phases(job))
+        elif len(job.line.steps) - job.line.warm_up < ENOUGH and on_devices(job):
+            yield from _slower_than_equals(job, _by_operators(job))
+
+
+def slower_exchanges(job: Observed, method: str, exchanges: Sequence[_Exchange]) -> list[SlowLink]:
+    """Exchanges that take longer than at other times, else than those of equal groups."""
+    change = _change(job, exchanges)
+    found = [] if change is None else [*_findings(job, exchanges, change)]
+    found = found or [*_slower_than_equals(job, exchanges)]
+    return [replace(one, method=method) for one in found]
+
+
+def _by_operators(job: Observed) -> list[_Exchange]:
+    """Those of groups that were recorded whole, by what the last member to arrive takes."""
+    moved, columns = device_transfers(job), len(job.line.steps)
+    if moved is None:
+        return []
+    cell = moved.place * np.int64(columns) + moved.column
+    took = stats.sums(cell, moved.transfer_ns, len(moved.places) * columns).reshape(-1, columns)
+    return [_Exchange(place.group, place.kind, np.where(each > 0, each, np.nan))
+            for place, each in zip(moved.places, took, strict=True)
+            if not place.is_pair and each.any()]  # fmt: skip
+
+
+def exchanges_by_kernels(job: Observed) -> list[_Exchange]:
+    """Those of groups recorded whole, by the kernels that their members leave together."""
+    took: dict[ProcessGroup, Floats] = {}
+    for lane in lanes(job):
+        for group, rows in groups_on(job, lane):
+            if len(rows) == len(group.ranks):
+                took[group] = took.get(group, 0.0) + spent_ns(lane, rows)
+    return [_Exchange(group.id, group.kind, spent) for group, spent in took.items()]
 
 
 @dataclass(frozen=True)
@@ -80,29 +118,53 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class _Change:
-    first: int
-    stop: int
+    """The steps, `inside`, in which data moves slower than in other steps that are judged."""
 
-    def columns(self, job: Observed) -> tuple[Floats, Floats]:
-        """The period of the steps outside and inside of it."""
-        return self.parts(job, job.line.job_period_ns)
+    inside: Mask
+    judged: Mask
 
-    def parts(self, job: Observed, series: Floats) -> tuple[Floats, Floats]:
+    @classmethod
+    def of(cls, job: Observed, columns: slice | Ints) -> _Change:
+        inside, judged = np.zeros((2, len(job.line.steps)), np.bool_)
+        judged[job.line.warm_up :], inside[columns] = True, True
+        return cls(inside, judged)
+
+    @property
+    def columns(self) -> Ints:
+        return np.flatnonzero(self.inside)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return int(self.columns[0]), int(self.columns[-1]) + 1
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it goes on until the end of the recording."""
+        return bool(self.inside[self.span[0] :].all())
+
+    def parts(self, series: Floats) -> tuple[Floats, Floats]:
         """The values of judged steps outside and inside of it."""
-        at = np.arange(series.size)
-        inside = (at >= self.first) & (at < self.stop)
-        return series[~inside & (at >= job.line.warm_up)], series[inside]
+        return series[~self.inside & self.judged], series[self.inside]
 
-    def rise(self, job: Observed, series: Floats) -> float:
-        outside, inside = self.parts(job, series)
+    def rise(self, series: Floats) -> float:
+        outside, inside = self.parts(series)
         return stats.median(inside) - stats.median(outside)
 
-    def ratio(self, job: Observed, series: Floats) -> float:
-        outside, inside = self.parts(job, series)
+    def longer_ns(self, period: Floats) -> float:
+        """How much longer its steps are; of those that are slow now and then the mean, with the
+        step after each, in which a delay at the end of a step may show."""
+        if self.lasts:
+            return self.rise(period)
+        late = self.inside | np.append(False, self.inside[:-1])
+        usual = stats.median(period[self.judged & ~late])
+        return float(np.nansum(period[late] - usual)) / self.columns.size
+
+    def ratio(self, series: Floats) -> float:
+        outside, inside = self.parts(series)
         return stats.median(inside) / max(stats.median(outside), 1.0)
 
 
-def _exchanges(job: Observed) -> list[_Exchange]:
+def _by_phases(job: Observed) -> list[_Exchange]:
     """The least time over the members of each group in its phases of communication."""
     rows = phase_rows(job.window, job.line)
     if rows is None:
@@ -139,16 +201,22 @@ def _of_kind(
 
 
 def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
-    """Since when, or between which steps, the exchange of data takes longer."""
+    """In which steps the exchange of data takes longer: since some step, for some time, or in
+    single steps that no schedule explains."""
     skip = job.line.warm_up
     total = _longest(exchanges)
     if total is None:
         return None
     lasting = step_time.regression(total[skip:])
     if lasting is not None:
-        return _Change(lasting.split + skip, total.size)
+        return _Change.of(job, slice(lasting.split + skip, None))
     passed = step_time.episode(total[skip:])
-    return None if passed is None else _Change(passed[0].split + skip, passed[1] + skip)
+    if passed is not None:
+        return _Change.of(job, slice(passed[0].split + skip, passed[1] + skip))
+    long = step_time.jitter(total[skip:], job.line.steps[skip:]).columns + skip
+    change = _Change.of(job, long)
+    costs = change.rise(total) * long.size if long.size >= step_time.LEAST_EITHER else 0.0
+    return change if costs >= LEAST_COST * float(np.nansum(job.line.job_period_ns[skip:])) else None
 
 
 def _longest(exchanges: Sequence[_Exchange]) -> Floats | None:
@@ -164,24 +232,29 @@ def _findings(
 ) -> Iterator[SlowLink]:  # fmt: skip
     total = _longest(exchanges)
     assert total is not None
-    ratio, period = change.ratio(job, total), stats.median(change.columns(job)[1])
-    lost = _lost_ns(job, change, change.rise(job, total))
-    if lost < LEAST_COST * period or _everything_rises(job, change, ratio):
+    ratio, lost = change.ratio(total), _lost_ns(job, change, change.rise(total))
+    if _share(job, change, lost) < LEAST_COST or _everything_rises(job, change, ratio):
         return
-    rises = {one.group: change.rise(job, one.took_ns) for one in exchanges}
+    rises = {one.group: change.rise(one.took_ns) for one in exchanges}
     slow = [group for group, rise in rises.items() if rise >= SHARED * max(rises.values())]
     members = {one.id: len(one.ranks) for one in job.window.groups}
     alone = len(slow) == 1 and members.get(slow[0], len(job.line.ranks)) < len(job.line.ranks)
     yield _finding(job, change, slow[0] if alone else None, ratio, lost, rises)
 
 
+def _share(job: Observed, change: _Change, lost_ns: float) -> float:
+    """What it costs of the time from its first step to its last."""
+    period = float(np.nansum(job.line.job_period_ns[slice(*change.span)]))
+    return min(lost_ns * change.columns.size / max(period, 1.0), 1.0)
+
+
 def _lost_ns(job: Observed, change: _Change, exchange_ns: float) -> float:
     """What a slower exchange costs per step: no more than the steps got longer by; all that no rank
     worked longer by, if most of it is the exchange."""
-    period_ns = change.rise(job, job.line.job_period_ns)
+    period_ns = change.longer_ns(job.line.job_period_ns)
     if exchange_ns < MOSTLY * period_ns or not job.own.phases:
         return min(exchange_ns, period_ns)
-    work_ns = max(change.rise(job, stats.column_median(job.total)), 0.0)
+    work_ns = max(change.rise(stats.column_median(job.total)), 0.0)
     return min(period_ns, max(exchange_ns, period_ns - work_ns))
 
 
@@ -195,76 +268,114 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
         group = job.window.job.group(one.group)
         if group is not None and one.kind not in ("ep", "edp"):
             hosts = len({job.window.host_of(rank) for rank in group.ranks})
-            where = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
-            alike.setdefault((one.kind, len(group.ranks), hosts, where), []).append(one)
-    for equals in alike.values():
-        for one in equals if len(equals) > 1 else ():
-            found = _slower(job, one, [other for other in equals if other is not one])
-            if found is not None:
-                yield found
+            within = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
+            alike.setdefault((one.kind, len(group.ranks), hosts, within), []).append(one)
+    tests = sum(map(len, alike.values()))
+    slow = [each for equals in alike.values() if len(equals) > 1
+            for each in _slower(job, equals, tests)]  # fmt: skip
+    worst = []
+    for kind in dict.fromkeys(one.kind for one, _ in slow):
+        # groups of one kind exchange data at the same time, so that the slowest hides the others
+        same = [(one.group, link) for one, link in slow if one.kind == kind]
+        link = max((link for _, link in same), key=lambda link: link.lost_ns)
+        where = f"in {', '.join([group for group, _ in same][:MOST_LISTED])} than in equal groups"
+        worst.append(replace(link, where=where))
+    yield from _in_common(job, worst)
 
 
-def _slower(job: Observed, one: _Exchange, others: Sequence[_Exchange]) -> SlowLink | None:
-    judged = slice(job.line.warm_up, None)
-    usual = stats.column_median(np.array([other.took_ns for other in others]))[judged]
-    took, period = one.took_ns[judged], stats.median(job.line.job_period_ns[judged])
-    limit = RATIO if len(others) > 1 else RATIO_OF_TWO
-    lost = stats.median(took) - stats.median(usual)
-    if took.size < LEAST_STEPS or lost < LEAST_COST * period or (
-            np.mean(took > limit * usual) < MOST_STEPS):  # fmt: skip
-        return None
-    ratio = stats.median(took) / max(stats.median(usual), 1.0)
-    detail = (
-        f"the rank that arrives last spends {ratio:.1f} times as long in phases of communication "
-        f"of {one.group} as in those of {len(others)} equal groups"
-    )
-    return _link(job, _Change(job.line.warm_up, len(job.line.steps)), one.group,
-                 f"in {one.group} than in equal groups", ratio, lost, period, detail)  # fmt: skip
+def _in_common(job: Observed, links: Sequence[SlowLink]) -> Sequence[SlowLink]:
+    """The one rank that slow groups of several kinds share, as then its device is the cause."""
+    members = [set(group.ranks) for group in job.window.groups
+               for one in links if one.group == group.id]  # fmt: skip
+    shared = set.intersection(*members) if len(members) > 1 else set()
+    if len(shared) != 1:
+        return links
+    costliest = max(links, key=lambda one: one.lost_ns)
+    where = f"in {' and '.join(str(one.group) for one in links)} than in equal groups"
+    return [replace(
+        costliest, ranks=tuple(shared), group=None, where=where,
+        lost_ns=sum(one.lost_ns for one in links),
+        lost_fraction=min(sum(one.lost_fraction or 0.0 for one in links), 1.0),
+        step_share=min(sum(one.step_share or 0.0 for one in links), 1.0),
+    )]  # fmt: skip
+
+
+def _slower(
+    job: Observed, equals: Sequence[_Exchange], tests: int
+) -> Iterator[tuple[_Exchange, SlowLink]]:
+    """Those of equal groups that are slower, throughout or since some step, as ranks in few steps
+    are."""
+    skip = job.line.warm_up
+    took = np.array([one.took_ns[skip:] for one in equals])
+    if took.shape[1] < brief.LEAST_OF_A_JOB:
+        return
+    ratio = RATIO if len(equals) > 2 else RATIO_OF_TWO
+    everybody = [np.arange(len(equals))]
+    for slow in brief.stragglers(took, everybody, job.line.typical_ns, None, tests):
+        change = _Change.of(job, slice(slow.first + skip, slow.stop + skip))
+        usual = stats.column_median(np.delete(took, slow.row, axis=0))[slow.first : slow.stop]
+        lost = stats.median(took[slow.row, slow.first : slow.stop]) - stats.median(usual)
+        times = 1 + lost / max(stats.median(usual), 1.0)
+        lost = min(lost, idle_ns(job, _members(job, equals[slow.row].group), change.inside))
+        if times >= ratio and _share(job, change, lost) >= LEAST_COST:
+            one = equals[slow.row]
+            detail = (
+                f"the rank that arrives last spends {times:.1f} times as long in communication "
+                f"of {one.group} as in that of {len(equals) - 1} equal groups"
+            )
+            where = f"in {one.group} than in equal groups"
+            yield one, _link(job, change, one.group, where, times, lost, detail)
+
+
+def _members(job: Observed, group: str) -> tuple[int, ...]:
+    return next(one.ranks for one in job.window.groups if one.id == group)
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
     """Whether every phase of work takes longer than before: a busy machine slows down all of them.
 
-    Of each phase the fastest rank counts. Passes may contain the communication itself.
+    Of each phase the fastest rank counts. Passes may contain the communication itself. Where there
+    are no phases, the ranks' own time counts.
     """
+    whole = stats.median(change.parts(job.line.job_period_ns)[0])
+    notable = [one for one in _work(job) if stats.median(one) >= NOTABLE * whole]
+    return bool(notable) and all(change.ratio(one) - 1 > UNCHANGED * (ratio - 1) for one in notable)
+
+
+def _work(job: Observed) -> list[Floats]:
     rows = phase_rows(job.window, job.line)
-    assert rows is not None
+    if rows is None:
+        return [np.fmin.reduce(own, axis=0) for _, own in job.own.items()]
     names = [name for name in rows.names.values if not communicates(name) and not loads(name)]
-    work = [
+    return [
         np.fmin.reduce(one, axis=0) for one in rows.grids(rows.duration.astype(np.float64), names)
     ]
-    whole = stats.median(change.columns(job)[0])
-    notable = [one for one in work if stats.median(one) >= NOTABLE * whole]
-    return bool(notable) and all(
-        change.ratio(job, one) - 1 > UNCHANGED * (ratio - 1) for one in notable
-    )
 
 
 def _finding(
     job: Observed, change: _Change, group: str | None, ratio: float, lost_ns: float,
     rises: Mapping[str, float],
 ) -> SlowLink:  # fmt: skip
-    line = job.line
-    ends = change.stop == len(line.steps)
-    period = stats.median(change.columns(job)[1])
+    than = "before" if change.lasts else "at other times"
     detail = (
-        f"the rank that arrives last spends {ratio:.1f} times as long in phases of communication "
-        f"as {'before' if ends else 'at other times'}, {max(rises.values()) / 1e6:.1f} ms per step"
+        f"the rank that arrives last spends {ratio:.1f} times as long in communication "
+        f"as {than}, {max(rises.values()) / 1e6:.1f} ms per step"
     )
-    where = f"in {group} than before" if group else "between all ranks than before"
-    return _link(job, change, group, where, ratio, lost_ns, period, detail)
+    where = f"in {group}" if group else "between all ranks"
+    return _link(job, change, group, f"{where} than {than}", ratio, lost_ns, detail)
 
 
 def _link(
     job: Observed, change: _Change, group: str | None, where: str, ratio: float, lost_ns: float,
-    period: float, detail: str,
+    detail: str,
 ) -> SlowLink:  # fmt: skip
-    line = job.line
+    line, period = job.line, job.line.job_period_ns[change.columns]
     return SlowLink(
         method="slow-exchange", cause="network", detail=detail, group=group,
-        steps=line.span(change.first, change.stop), time_ns=line.span_ns(change.first, change.stop),
-        slowdown=ratio, lost_ns=lost_ns, lost_fraction=min(lost_ns / max(period, 1.0), 1.0),
-        score=CONFIDENCE, where=where, columns=tuple(range(change.first, change.stop)),
+        steps=line.span(*change.span), time_ns=line.span_ns(*change.span),
+        slowdown=ratio, lost_ns=lost_ns, lost_fraction=_share(job, change, lost_ns),
+        step_share=min(lost_ns / max(stats.median(period), 1.0), 1.0),
+        score=CONFIDENCE, where=where, columns=tuple(change.columns.tolist()),
         victims=len(line.ranks), values={"lost_ns": lost_ns, "ratio": ratio},
         decisions=(Decision("slow-exchange", True, ratio, step_time.LEAST_RISE, detail),),
     )  # fmt: skip

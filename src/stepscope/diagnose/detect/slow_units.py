@@ -25,6 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.account.absent import together_ns, unrecorded_ranks
 from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.account.work import hidden_passes
 from stepscope.diagnose.detect.odd_gauges import held_down
 from stepscope.diagnose.detect.slowdown import OWN_TIME
 from stepscope.diagnose.detect.straggler import Straggler
@@ -34,7 +35,6 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, SUSPECT_SCORE, score
-from stepscope.diagnose.views.hidden_waits import is_whole
 from stepscope.diagnose.views.inferred import LEAST_LATE, mirrors
 from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
@@ -127,12 +127,8 @@ def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
         return None
     if not rows.passes and units and _meet_as_one(job, units):
         return _before_meeting(job, rows, units)
-    names = sorted(job.own.hidden_phases & rows.passes)
-    whole = rows.names.equals(*names) & is_whole(rows)
-    if not names or (whole.any() and not _meet_as_one(job, units)):
-        return None
-    spent = rows.grids(rows.duration.astype(np.float64), names).sum(axis=0)
-    return np.stack([spent[members].min(axis=0) for members in units])
+    spent = hidden_passes(job, _meet_as_one(job, units))
+    return None if spent is None else np.stack([spent[members].min(axis=0) for members in units])
 
 
 def _before_meeting(job: Observed, rows: PhaseRows, units: Sequence[Ints]) -> Floats | None:

@@ -26,6 +26,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.frames import function_of, is_users
 from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples
+from stepscope.diagnose.views.unnamed import covered
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Mask
@@ -131,7 +132,7 @@ def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
         return None
     start, row = samples.time_ns[own], samples.row[own]
     end = start + samples.weight[own].astype(np.int64)
-    spent = np.minimum(waste.covered(job.line, row, start, end), idle)
+    spent = np.minimum(covered(job.line, row, start, end), idle)
     most = int(np.argmax(np.nansum(spent, axis=1)))
     others: Floats = np.delete(spent, most, axis=0)
     sampled = np.isin(np.delete(np.arange(len(spent)), most), samples.row)

@@ -69,10 +69,13 @@ def _is_slow_throughout(job: Observed, suspect: Suspect) -> bool:
     """Whether it takes longer in all that it does, as slow devices do, or nothing shows the parts.
 
     Of operators alone no one can tell what a rank does between them. If it takes longer before one
-    operator only, it may load, save or wait for its host as well as compute.
+    operator only, it may load, save or wait for its host as well as compute. So may a rank that is
+    slow now and then, where the parts are not known, as in pipelines.
     """
-    if suspect.phase != BETWEEN or job.own.elsewhere is None:
+    if suspect.phase != BETWEEN:
         return True
+    if job.own.elsewhere is None:
+        return not suspect.spikes and suspect.worst is None
     ratio = stats.median(job.own.elsewhere[suspect.row, suspect.columns])
     return bool(ratio - 1 >= THROUGHOUT * (suspect.slowdown - 1))
 

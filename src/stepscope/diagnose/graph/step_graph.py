@@ -36,6 +36,9 @@ NOTED_LATE = 0.5
 """If an operator's end was recorded after the wait for it had ended, but late by no more than this
 share of the wait, the end of the wait counts instead. So does the last arrival if it was recorded
 after that end. Our simulator."""
+FARTHEST = 64
+"""Operators that a host may have called ahead of its device, and that ended before what the device
+does: so many are looked back. Our choice; real hosts run a few layers ahead."""
 BEGIN = -1
 """Instead of a row: the start of the step."""
 
@@ -150,8 +153,10 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
         return None
     op = _operators(comm)
     gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
-    before = gates.before(lane, arrive)
-    last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
+    called = comm.ints("enqueue_ns")
+    before = gates.before(lane, arrive, called, called)
+    done = np.where(finish == NULL, begin, finish)
+    last = gates.before(np.arange(len(lanes)), done, called, done)
     comm = near.take(known)  # of what is copied now the graph needs little
     return StepGraph(lanes, comm, lane, op, arrive, end, before, begin, finish, last)
 
@@ -285,16 +290,32 @@ class _Gates:
         kept = gates[rows]
         return cls(axis, place[kept], rows[kept], place, rows, lane)
 
-    def before(self, lane: Ints, time_ns: Ints) -> Ints:
-        """The last gate that ended before a time on a lane, or the row that ended at that time."""
+    def before(self, lane: Ints, time_ns: Ints, called_ns: Ints, until_ns: Ints) -> Ints:
+        """The last gate that ended before a time on a lane, or the row that ended at that time; of
+        those that were called until then. A device that is behind its host waits for nothing that
+        its program calls later.
+
+        Args:
+            called_ns: when each row of the graph was called.
+            until_ns: when what follows was called.
+        """
         place = self.axis.at(lane, time_ns)
-        gate, _ = self._latest(self.gate, self.gate_row, lane, place)
-        row, ended = self._latest(self.every, self.every_row, lane, place)
+        gate, _ = self._latest(self.gate, self.gate_row, lane, place, called_ns, until_ns)
+        row, ended = self._latest(self.every, self.every_row, lane, place, called_ns, until_ns)
         return np.where((row >= 0) & (place - ended <= AT_ONCE_NS), row, gate)
 
-    def _latest(self, ends: Ints, rows: Ints, lane: Ints, place: Ints) -> tuple[Ints, Ints]:
+    def _latest(
+        self, ends: Ints, rows: Ints, lane: Ints, place: Ints, called_ns: Ints, until_ns: Ints
+    ) -> tuple[Ints, Ints]:
         at = np.searchsorted(ends, place, side="right") - 1
         if not rows.size:
             return np.full(lane.size, BEGIN), place
+        unsettled = np.flatnonzero(at >= 0)
+        for _ in range(FARTHEST):
+            row = rows[at[unsettled]]
+            later = (self.lane[row] == lane[unsettled]) & (called_ns[row] > until_ns[unsettled])
+            unsettled = unsettled[later]
+            at[unsettled] -= 1
+            unsettled = unsettled[at[unsettled] >= 0]
         row, ended = rows[np.maximum(at, 0)], ends[np.maximum(at, 0)]
         return np.where((at >= 0) & (self.lane[row] == lane), row, BEGIN), ended

@@ -18,13 +18,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.numeric.linked import linked
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
-from stepscope.trace import FORWARD, ProcessGroup
+from stepscope.trace import FORWARD, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Table, Window, distinct, union
 
 _KIND = re.compile(r"(tp|cp|dp|pp|ep|edp|mp|embedding|world)(?![a-z])")
@@ -33,6 +34,8 @@ MOSTLY = 0.5
 """A group's operators are of one sort if more than half of them are. Our simulator."""
 
 
+NUMBERED = ("pp", "dp", "cp", "tp")
+"""Kinds of groups by how far apart the ranks of one are numbered, the farthest first."""
 ACROSS_STAGES = "embedding"
 """The kind of groups with members in several stages. They do no equal work, and meet outside of the
 passes: Megatron's model parallel group (`mp`) reduces the norm of gradients."""
@@ -43,12 +46,22 @@ def with_groups(window: Window) -> Window:
     if window.job.groups:
         return _with_stages(window)
     comm = window.table("comm_ops")
-    if comm is None:
-        return window
-    found = _Calls.of(window, comm).groups()
+    found = _as_numbered(window.job) if comm is None else _Calls.of(window, comm).groups()
     if len(found) < 2:
         return window
     return Window(replace(window.job, groups=tuple(found)), window.tables)
+
+
+def _as_numbered(job: Job) -> list[ProcessGroup]:
+    """The groups of a pipeline by the usual order of ranks; none where its sizes do not fit."""
+    sizes = [job.parallelism.get(kind, 1) for kind in NUMBERED]
+    if sizes[0] < 2 or prod(sizes) != job.world_size:
+        return []
+    ranks = np.arange(job.world_size).reshape(sizes)
+    return [ProcessGroup(f"{kind}-{number}", kind, tuple(members))
+            for at, (kind, size) in enumerate(zip(NUMBERED, sizes, strict=True)) if size > 1
+            for number, members in enumerate(np.moveaxis(ranks, at, -1).reshape(-1, size).tolist())
+            ]  # fmt: skip
 
 
 def _with_stages(window: Window) -> Window:

@@ -30,6 +30,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.prepare.call_times import next_calls, recorded_calls
+from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.window import NULL, Ints, Mask, Table
 
@@ -80,12 +81,13 @@ def awaited_since(
     if _block_throughout(comm, receives):
         return first
     proofs_of_data = proofs & ~receives & ~_queued(comm, first, last)
+    began = first
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first
     called = comm.ints("enqueue_ns")
     order = np.lexsort((called if bool((called < begin).any()) else end, rank))
-    reached = np.where(proofs_of_data, first, rank * axis.span_ns)
+    reached = np.where(proofs_of_data, began, rank * axis.span_ns)
     computed = np.empty_like(first)
     computed[order] = np.maximum.accumulate(reached[order])
     return np.where(receives, np.clip(computed, first, last), first)
@@ -115,7 +117,8 @@ def _queued(comm: Table, first: Ints, last: Ints) -> Mask:
 
 def _block_throughout(comm: Table, receives: Mask) -> bool:
     """Whether receives are known to have blocked their rank from their call to their end: by how
-    long they blocked, else because ranks with known calls make no other call during them."""
+    long they blocked, else because ranks with known calls neither call nor start anything else
+    during them. A host may wait for a receive while its device still does what came before it."""
     if not receives.any() or not comm.has("end_ns"):
         return False
     called, end = comm.ints("enqueue_ns"), comm.ints("end_ns")
@@ -123,7 +126,9 @@ def _block_throughout(comm: Table, receives: Mask) -> bool:
         return bool((comm.ints("blocked_ns") == end - called)[receives].all())
     if not recorded_calls(comm).all():
         return False
-    following = next_calls(comm.ints("rank"), called)
+    rank, others = comm.ints("rank"), ~receives
+    moments = np.concatenate((called, arrivals(comm)[others]))
+    following = next_calls(np.concatenate((rank, rank[others])), moments)[: len(comm)]
     during = (following != NULL) & (following < end - CLOSE_NS)
     return bool(during[receives].mean() <= MOST_DURING)
 

@@ -18,13 +18,13 @@ _TRANSFERS = _RECEIVES | {"send", "p2p"}
 """Words of what one rank passes to another, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
 """Words for loading data: waiting for a batch is not waiting for other ranks."""
-_SOURCES = frozenset(("data", "dataloader", "dataloading", "dataset", "loader"))
+_SOURCES = frozenset(("data", "dataloader", "dataloading", "dataset", "dl", "loader"))
 _SAMPLES = frozenset(("batch", "batches", "input", "inputs", "sample", "samples"))
 _FETCHES = frozenset((
     "fetch", "gen", "generate", "generator", "get", "load", "next", "read", "wait",
 ))  # fmt: skip
-"""Words that say that a phase loads data: one of the first, or of both others. `input` alone may be
-a layer's."""
+"""Words that say that a phase loads data: one of the first (`dl` is fastai's), one of both others,
+or several samples alone (`batch_input` is DeepSpeed's). `input` alone may be a layer's."""
 _LOADING = frozenset((
     "chargement", "charger", "laden", "lader", "datenlader", "datenladen", "einlesen", "carga",
     "cargar", "cargador", "caricamento", "caricare", "carregamento", "carregar", "inlezen",
@@ -135,6 +135,8 @@ def loads(phase: str | None) -> bool:
 
     >>> loads("data-load"), loads("iter_time/batch_gen"), loads("dataloader_next")
     (True, True, True)
+    >>> loads("batch_input"), loads("dl")
+    (True, True)
     >>> loads("Chargement des données"), loads("Daten laden"), loads("数据读取")
     (True, True, True)
     >>> loads("batch_norm"), loads("data_parallel_sync"), loads("数据并行同步"), loads(None)
@@ -149,6 +151,7 @@ def loads(phase: str | None) -> bool:
     if not _LOADING.isdisjoint(name.split()) or not _LOADING.isdisjoint(words):
         return True
     fetched = not (_SAMPLES.isdisjoint(words) or _FETCHES.isdisjoint(words))
+    fetched |= len(words) > 1 and words <= _SAMPLES
     return fetched or not _SOURCES.isdisjoint(words)
 
 

@@ -26,6 +26,7 @@ from stepscope.diagnose.views.awaited import (
     sends_beside_work,
 )
 from stepscope.diagnose.views.communication import communicates, loads
+from stepscope.diagnose.views.exposed_loading import exposed_loading
 from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
@@ -129,6 +130,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     busy = np.maximum(np.subtract(rows.duration, waits, out=waits), 0, out=waits)
     own = dict(zip(names, _in_all_steps(rows, _of_cells(rows, busy, names), names), strict=True))
     del waits, busy  # one value for each row: large
+    _leave_out_hidden_loading(window, line, own)
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
     if not unnamed and _may_infer_gaps(window, rows):
@@ -154,6 +156,15 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     )
     marked = _marks_waiting(window, rows)
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
+
+
+def _leave_out_hidden_loading(window: Window, line: Timeline, own: dict[str, Floats]) -> None:
+    """Loading counts only where its device has nothing else to do: until then the host runs ahead,
+    and where it copies the batch to the device it waits for this one, and so for other ranks."""
+    loading = [name for name in own if loads(name)]
+    if len(loading) == 1 and (exposed := exposed_loading(window, line)) is not None:
+        whole = own[loading[0]]
+        own[loading[0]] = np.where(exposed < whole, exposed, whole)
 
 
 def _of_cells(rows: PhaseRows, busy: Floats, names: list[str]) -> Floats:

@@ -14,14 +14,14 @@ from math import prod
 
 import numpy as np
 
-from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
+from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 OUTSIDE = "outside-phases"
 """Before the first phase of a step and after its last; in traces of operators all other time."""
@@ -218,3 +218,13 @@ def uncovered(line: Timeline, axis: Axis, busy: Union) -> Floats:
     rank = np.arange(len(line.ranks))[:, None]
     begin, end = axis.at(rank, start), axis.at(rank, start + period)
     return np.where(known, end - begin - busy.within(begin, end), np.nan)
+
+
+def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
+    """How much of each step some intervals of ranks cover, `[rank, step]`; NaN if unknown."""
+    axis = axis_over(len(line.ranks), start, end, line.start_ns[line.start_ns != NULL])
+    if axis is None:
+        return np.full(line.period_ns.shape, np.nan)
+    kept = row >= 0
+    busy = union(axis.at(row[kept], start[kept]), axis.at(row[kept], end[kept]))
+    return line.period_ns - uncovered(line, axis, busy)

@@ -13,13 +13,13 @@ Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
-from stepscope.diagnose.detect.gradual import Trend, gradual_rise
+from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
@@ -41,6 +41,7 @@ from stepscope.diagnose.network.devices import all_hosts
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
@@ -85,6 +86,13 @@ class SharedRegression:
             elif (change := _stages_without(job, so_far.lost_ns)) is None:
                 yield from _gradual(job, so_far)
                 return
+        elif is_gradual(_healed(job, so_far.lost_ns)[job.line.warm_up :]):
+            trend = [*_gradual(job, so_far)]
+            yield from trend
+            if trend:
+                return
+        if passed is None and _is_hidden(job, change.split, change, so_far.culprits):
+            return
         named = {one.row for one in so_far.culprits}
         found = find_everyones(job, job.samples, change, named)
         if found is not None and (passed is None or found.cause in OF_THE_JOB):
@@ -116,7 +124,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     """The same of a rise that took many steps: its cause is what differs between its halves."""
     skip = job.line.warm_up
     trend = gradual_rise(_healed(job, so_far.lost_ns)[skip:])
-    if trend is None:
+    if trend is None or _is_hidden(job, trend.first + skip, trend, so_far.culprits):
         return
     named = {one.row for one in so_far.culprits}
     jump = phase_jump(job, trend)
@@ -155,6 +163,19 @@ def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Reg
         detail=f"steps became {trend.ratio:.2f} times as long on all ranks, gradually from step "
                f"{begin} to step {end}; that costs {percent(trend.lost_fraction)} of the time",
     )  # fmt: skip
+
+
+def _is_hidden(
+    job: Observed, split: int, change: StepChange | Trend, culprits: Sequence[Suspect]
+) -> bool:
+    """Whether steps are not longer than before, and a culprit takes as long as ever: what rose
+    would show if that one was healed, and costs nothing until then."""
+    before, after = slice(job.line.warm_up, split), slice(split, None)
+    measured = _healed(job, np.zeros(0))
+    rise = stats.median(measured[after]) - stats.median(measured[before])
+    lasting = any(one.first < split and one.stop == len(job.line.steps) and not one.spikes
+                  for one in culprits)  # fmt: skip
+    return lasting and rise < HALF * (change.after_ns - change.before_ns)
 
 
 def _healed(job: Observed, lost_ns: Floats) -> Floats:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.account.waste import covered
 from stepscope.diagnose.numeric.intervals import axis_over
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, union
+from stepscope.diagnose.views.unnamed import covered
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 EDGE = 0.1
 """Part of a batch's loading that must lie within other phases, and beyond any one of them: rounding
@@ -30,38 +29,34 @@ ACROSS = 0.1
 it. Our choice."""
 
 
-def exposed_loading(job: Observed) -> Floats | None:
+def exposed_loading(window: Window, line: Timeline) -> Floats | None:
     """Loading of each rank and step beside its other phases, `[rank, step]`; None where nothing
     shows that host and device are timed apart."""
-    return job.once("exposed loading", None, lambda: _exposed_loading(job))
-
-
-def _exposed_loading(job: Observed) -> Floats | None:
-    phases = job.window.table("phases")
-    if phases is None or not len(job.line.steps):
+    phases = window.table("phases")
+    if phases is None or not len(line.steps):
         return None
-    rows = _Rows.of(job.line, phases)
+    rows = _Rows.of(line, phases)
     if rows is None or not rows.has_two_clocks():
         return None
     row, begin, end = (np.concatenate(both) for both in
-                       zip(rows.busy(), _operators(job), strict=True))  # fmt: skip
-    loads = rows.loads
-    both = covered(job.line, np.concatenate((row, rows.row[loads])),
-                   np.concatenate((begin, rows.begin[loads])),
-                   np.concatenate((end, rows.end[loads])))  # fmt: skip
-    return np.asarray(both - covered(job.line, row, begin, end))
+                       zip(rows.busy(), _operators(window, line), strict=True))  # fmt: skip
+    loading = rows.loads
+    both = covered(line, np.concatenate((row, rows.row[loading])),
+                   np.concatenate((begin, rows.begin[loading])),
+                   np.concatenate((end, rows.end[loading])))  # fmt: skip
+    return np.asarray(both - covered(line, row, begin, end))
 
 
 _Spans = tuple[Ints, Ints, Ints]
 """The row of each interval, its begin and its end."""
 
 
-def _operators(job: Observed) -> _Spans:
+def _operators(window: Window, line: Timeline) -> _Spans:
     """When operators were in progress on devices."""
-    comm, nothing = job.window.table("comm_ops"), np.zeros(0, np.int64)
+    comm, nothing = window.table("comm_ops"), np.zeros(0, np.int64)
     if comm is None or not comm.has("start_ns", "end_ns"):
         return nothing, nothing, nothing
-    row, begin, end = job.line.rows(comm.ints("rank")), comm.ints("start_ns"), comm.ints("end_ns")
+    row, begin, end = line.rows(comm.ints("rank")), comm.ints("start_ns"), comm.ints("end_ns")
     known = (row >= 0) & (begin != NULL) & (end > begin)
     return row[known], begin[known], end[known]
 
@@ -79,15 +74,16 @@ class _Rows:
 
     @classmethod
     def of(cls, line: Timeline, phases: Table) -> _Rows | None:
-        loads = phases.strings("phase").equals(DATA_LOAD)
+        names = phases.strings("phase")
+        loading = names.equals(*filter(loads, names.values))
         row, begin = line.rows(phases.ints("rank")), phases.ints("start_ns")
         kept = (row >= 0) & (phases.ints("duration_ns") > 0)
         end = begin + phases.ints("duration_ns")
-        if not (loads & kept).any() or not (~loads & kept).any():
+        if not (loading & kept).any() or not (~loading & kept).any():
             return None
         column = line.columns(phases.ints("step")) if phases.has("step") else np.full(row.size, -1)
         cell = np.where(column >= 0, row * len(line.steps) + column, -1)
-        return cls(line, row[kept], cell[kept], begin[kept], end[kept], loads[kept])
+        return cls(line, row[kept], cell[kept], begin[kept], end[kept], loading[kept])
 
     def busy(self) -> _Spans:
         """When devices had work: from the first phase of a step to its last one, if a batch is
