@@ -8,9 +8,7 @@ import pytest
 from stepscope.diagnose.detect.network import without_strays
 from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.network.delay import idle_ns
 from stepscope.diagnose.network.rates import measure_rates
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
@@ -240,23 +238,6 @@ def test_a_rank_that_computes_all_the_time_waits_for_no_transfer() -> None:
         .with_column("wait_ns", np.zeros(len(steps), np.int64))
     )
     assert not diagnose(put(window, phases=phases)).verdicts
-
-
-def test_a_host_that_loads_data_beside_its_device_waits_for_transfers_all_the_same() -> None:
-    """Its loader waits for the device: together they are busy for more than a step."""
-    window = a_wired_job(through(5, since=0))
-    rows = window.tables["steps"].take(np.repeat(np.arange(RANKS * 60), 2))
-    at = np.arange(len(rows)) % 2
-    part = np.array([0.3, 0.95])[at]
-    phases = (
-        rows.with_column("phase", Strings(at.astype(np.int32), ("backward-compute", "data-load")))
-        .with_column("duration_ns", (rows.ints("duration_ns") * part).astype(np.int64))
-        .with_column("microbatch", np.full(len(rows), -1))
-        .with_column("wait_ns", np.zeros(len(rows), np.int64))
-    )
-    job = Observed(put(window, phases=phases))
-    device_idle = 0.7 * stats.median(job.line.job_period_ns)
-    assert idle_ns(job, (4, 5), np.ones(60, np.bool_)) == pytest.approx(device_idle, rel=0.01)
 
 
 @pytest.mark.parametrize(("active", "judged"), [(None, False), (0.0, False), (0.8, True)])

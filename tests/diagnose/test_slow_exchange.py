@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
-from stepscope.evaluate.columns import only_tables, without_columns
+from stepscope.evaluate.columns import only_tables, without_columns, without_tables
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.run import simulate
 from stepscope.simulate.scenario import Parallelism, Scenario
@@ -79,7 +79,7 @@ def test_a_few_steps_of_operators_show_the_rank_that_slow_groups_of_two_kinds_sh
     tensor = Parallelism(tp=4, microbatches=1)
     slow = parse_fault("nvlink_down:rank=9,factor=20")
     scenario = Scenario(ranks=16, steps=7, seed=2, parallelism=tensor, faults=(slow,))
-    job = simulate(scenario).window
+    job = without_tables(simulate(scenario).window, "kernels", "kernel_summaries")
     (network,) = verdicts(job)
     assert (network.cause, network.ranks) == ("network", (9,))
     assert network.lost_fraction is not None and network.lost_fraction > 0.5

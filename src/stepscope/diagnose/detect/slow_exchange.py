@@ -58,7 +58,8 @@ RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
 ENOUGH = slow_edges.LEAST_STEPS
-"""In so many steps `slow_link` finds by operators what is slow. Of fewer it asks no level."""
+"""In so many steps `slow_link` finds by operators what is slow; of fewer it asks no level. With
+kernels beside them `slow_group` compares operators."""
 MOST_LISTED = 4
 """Slow groups in one sentence. Our choice."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
@@ -73,8 +74,12 @@ class SlowExchange:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
             yield from slower_exchanges(job, self.name, _by_phases(job))
-        elif len(job.line.steps) - job.line.warm_up < ENOUGH and on_devices(job):
+        elif job.kernels is None and _is_brief(job) and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
+
+
+def _is_brief(job: Observed) -> bool:
+    return len(job.line.steps) - job.line.warm_up < ENOUGH
 
 
 def slower_exchanges(job: Observed, method: str, exchanges: Sequence[_Exchange]) -> list[SlowLink]:

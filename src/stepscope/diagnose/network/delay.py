@@ -30,7 +30,6 @@ from stepscope.diagnose.network.transfers import Transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import NULL, Floats, Ints, Mask, union
 
@@ -101,9 +100,6 @@ def longest_delay(places: Sequence[Place], excess_ns: Floats) -> float:
 def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
     """The time per step in which the busiest member has no work of its own: the most that a
     transfer for which the members wait can cost. Infinite if no phases were recorded.
-
-    Where phases of a rank add up to more than its steps last, its host loads data beside what its
-    device does, and may wait for the device meanwhile: then loading does not keep it busy.
     """
     rows = job.line.rows(np.array(members, np.int64))
     known = {phase: own for phase, own in job.own.items() if phase not in UNNAMED}
@@ -111,11 +107,8 @@ def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
         return math.inf
     at = np.ix_(rows, steps)
     busy = np.nansum([own[at] for own in known.values()], axis=0)
-    loading = sum((np.nan_to_num(own[at]) for phase, own in known.items() if loads(phase)),
-                  np.zeros_like(busy))  # fmt: skip
     period = job.line.job_period_ns[steps]
-    idle = np.where(busy > period, period - busy + loading, period - busy)
-    return max(min(map(stats.median, idle)), 0.0)
+    return max(min(stats.median(period - one) for one in busy), 0.0)
 
 
 def lost_ns(
