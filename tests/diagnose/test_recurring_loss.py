@@ -46,17 +46,26 @@ def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
     assert diagnosed(100).verdicts == ()
 
 
-def test_pauses_on_a_schedule_that_nothing_names_may_be_planned() -> None:
+def steps_alone(every: int) -> Verdict:
     """Of steps alone it is not known whether the job saves, or is held up."""
     rows, clock = [], START
     for step in range(STEPS):
-        ms = 100 + (step % 3) + 400 * (step % 10 == 9)
+        ms = 100 + (step % 3) + 400 * (step % every == every - 1)
         rows += [(rank, step, clock, ms * MS) for rank in range(8)]
         clock += ms * MS
     steps = a_table("rank step start_ns duration_ns", rows)
-    one = verdict(diagnose(Window(Job("steps", 8), {"steps": steps})))
+    return verdict(diagnose(Window(Job("steps", 8), {"steps": steps})))
+
+
+def test_pauses_on_a_schedule_that_nothing_names_may_be_planned() -> None:
+    one = steps_alone(every=10)
     assert one.summary.startswith("every 10 steps, steps take 400 ms longer (unknown source)")
     assert one.confidence < 0.5
+
+
+def test_nobody_plans_to_stop_every_few_steps() -> None:
+    one = steps_alone(every=5)
+    assert one.confidence > 0.5 and one.ranks == ()
 
 
 def test_two_schedules_that_cross_are_told_by_the_names_of_their_phases() -> None:

@@ -16,7 +16,7 @@ from stepscope.diagnose.numeric import intervals
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.unnamed import covered
-from stepscope.trace import DATA_LOAD
+from stepscope.trace import DATA_LOAD, Host
 from stepscope.window import Floats, Strings, Window
 
 from .jobs import LOOP, Fault, a_job, put, with_samples
@@ -173,6 +173,57 @@ def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None
     assert verdict.steps is not None and abs(verdict.steps[0] - 60) <= 3
     assert verdict.lost_fraction == pytest.approx(40 / (40 + USUAL_MS), abs=0.05)
     assert "waiting for the data of one of them" in verdict.summary
+
+
+def one_after_the_other(others_ms: float) -> Window:
+    """Who is behind stays behind for some steps: the loaders of the others catch up meanwhile.
+
+    Args:
+        others_ms: how long each of the others waits for its loader now and then.
+    """
+
+    def late(own: Floats) -> Floats:
+        random = np.random.default_rng(3)
+        for step in range(60, own.shape[2]):
+            waits = random.random(8) < 0.3
+            own[0, waits, step] += others_ms * 1e6
+            own[0, 1 if step // 14 % 2 else 6, step] += 40e6
+        return own
+
+    return a_job(8, noise=0.02, edit=late, stacks=False)
+
+
+def test_ranks_that_lead_for_a_while_each_share_what_all_wait_for() -> None:
+    (verdict,) = verdicts(one_after_the_other(others_ms=25))
+    assert (verdict.cause, verdict.ranks) == ("data_loading", ())
+
+
+def test_two_slow_loaders_are_not_the_loading_of_all() -> None:
+    assert all(one.ranks for one in verdicts(one_after_the_other(others_ms=0)))
+
+
+def test_ranks_of_one_host_that_wait_for_data_in_turns_are_the_host() -> None:
+    def late(own: Floats) -> Floats:
+        random = np.random.default_rng(3)
+        for step in range(60, own.shape[2]):
+            own[0, random.integers(4, 8), step] += 60e6
+        return own
+
+    window = a_job(8, noise=0.02, edit=late, stacks=False)
+    hosts = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+    (verdict,) = verdicts(replace(window, job=replace(window.job, hosts=hosts)))
+    assert (verdict.cause, verdict.ranks) == ("data_loading", (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize("name", ["Daten laden", "dl", "batch_input"])
+def test_loading_of_all_ranks_under_another_name(name: str) -> None:
+    window = a_job(noise=0.02, faults=[Fault(ALL, DATA_LOAD, 0, ms=40.0, computes=False)])
+    phases = window.tables["phases"]
+    names = phases.strings("phase")
+    renamed = tuple(name if one == DATA_LOAD else one for one in names.values)
+    known = phases.with_column("phase", Strings(names.codes, renamed))
+    (verdict,) = verdicts(put(window, phases=known))
+    assert (verdict.cause, verdict.ranks, verdict.phase) == ("data_loading", (), name)
 
 
 def test_a_rank_whose_loader_is_slow_is_named_and_not_all() -> None:

@@ -20,10 +20,9 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST
-from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
-from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 WITHIN = 5
@@ -99,7 +98,8 @@ def _between_phases(job: Observed) -> Floats | None:
 
 def _of_devices(phases: Table) -> Mask:
     """Which phases are those of devices."""
-    of_device = ~phases.strings("phase").equals(DATA_LOAD)
+    names = phases.strings("phase")
+    of_device = ~names.equals(*filter(loads, names.values))
     if phases.has("host_start_ns"):
         of_device &= phases.ints("host_start_ns") != NULL
     return of_device

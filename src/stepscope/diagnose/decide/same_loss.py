@@ -105,16 +105,22 @@ def _waits_for_gil(one: Waste, other: Finding) -> bool:
 
 def _has_its_turn(one: Waste, other: Finding) -> bool:
     """Whether another finding is only the turn of its ranks in a loss that all ranks cause in
-    turns, or their place in a queue that all ranks stand in."""
-    if not (
-        (one.in_turns or one.one_source)
-        and isinstance(other, Slowdown)
-        and one.steps
-        and other.steps
-    ):
+    turns, or their place in a queue that all ranks stand in.
+
+    Where all wait at once, a rank that waits a little longer than the others is no fault of its
+    own; one that costs half as much may be.
+    """
+    if not (isinstance(other, Slowdown) and one.steps and other.steps):
         return False
-    within = one.steps[0] <= other.steps[0] and other.steps[1] <= one.steps[1]
-    return within and other.cause == one.cause and _whole(other) < _whole(one)
+    own = {*one.ranks}
+    if other.cause != one.cause or (own and not {*other.ranks} <= own):
+        return False
+    both = min(one.steps[1], other.steps[1]) + 1 - max(one.steps[0], other.steps[0])
+    within = both > EXPLAINS * (other.steps[1] + 1 - other.steps[0])
+    if one.in_turns or one.one_source:
+        return within and _whole(other) < _whole(one)
+    at_once = one.cause == "data_loading" and not own
+    return within and at_once and _whole(other) < EXPLAINS * _whole(one)
 
 
 def _whole(one: Finding) -> float:

@@ -4,7 +4,8 @@ Fault: checkpoints or evaluations that are too frequent or too slow; pauses of a
 steps (garbage collection, loading), which a schedule alone makes look planned.
 Paper: none. A plan excuses a person, not the state of the job: whatever recurs and takes more than
 a tenth of the time is reported, without a rank. What jobs do beside training has no right level, so
-there only a cost that is clearly more than usual counts (`account.belief`).
+there only a cost that is clearly more than usual counts (`account.belief`). Nobody plans to save
+every few steps: long steps that come more often than in a tenth of all are no plan.
 Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
+from stepscope.diagnose.detect.duties import RARE as SELDOM
 from stepscope.diagnose.detect.duties import SLOTS, expected
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
 from stepscope.diagnose.detect.periods import (
@@ -126,7 +128,13 @@ def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
     if sure < LEAST_SCORE:
         return None
-    return SUSPECT_SCORE if source == UNKNOWN and _is_regular(job, found) else sure
+    planned = source == UNKNOWN and _is_regular(job, found) and _is_seldom(found)
+    return SUSPECT_SCORE if planned else sure
+
+
+def _is_seldom(found: Recurrent) -> bool:
+    """Whether so few steps are long that they may be planned."""
+    return SELDOM * found.comb.distance >= 1
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:

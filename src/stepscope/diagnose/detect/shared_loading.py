@@ -7,9 +7,11 @@ of any rank (`account.waste`) shows it. What the median rank spends is its cost,
 for the half that spends more. A few percent of it are ordinary. Loaders that fetch ahead need not
 be late together: a rank whose batch is there waits for the one whose batch is not, and its loader
 catches up meanwhile. So if the rank that loads longest changes from step to step, all lose what
-that one spends. Where host and device are timed apart, only what no device phase covers counts
-(`views.exposed_loading`); of the stages of a pipeline, the one that loads longest; and no more
-than steps became longer by, if it began or ended.
+that one spends. Who is behind stays behind for a while, since the others' loaders catch up
+meanwhile; so few ranks may lead, one after another, where most are seen to wait now and then. If
+only those of one host do, that host is named. Where host and device are timed apart, only what no
+device phase covers counts (`views.exposed_loading`); of the stages of a pipeline, the one that
+loads longest; and no more than steps became longer by, if it began or ended.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
 for; jobs on GPUs whose kernels were not recorded, where the device may work meanwhile.
 """
@@ -22,13 +24,14 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.account import waste
-from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds, unusual_bits
+from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds
 from stepscope.diagnose.detect.one_source import begin_of, queue_of
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.communication import loads as loads_data
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
@@ -49,6 +52,17 @@ steps. Statistics."""
 AGAIN = 2.0
 """Times as often as by chance that the same rank may be the longest in two steps: half of the ranks
 take turns then. Our choice."""
+LEFT = 0.25
+"""Part of the loss that must be left in steps in which another rank loads longest than the one that
+mostly does: without that one, all would lose as much again. Our choice."""
+ALIKE = 0.5
+"""Such steps lose as much as the others if they lose half, and a rank waits as the longest does if
+it loads for half as long; as `account.waste`. Measured on real data."""
+NOW_AND_THEN = 0.05
+"""Of the steps in which a rank must wait like that, and in two at least: once is a hiccup. Our
+choice."""
+MOST_RANKS = 0.75
+"""Of those that load, or of a host's. Our simulator, as `decide.join.WHOLE`."""
 MOST_AGAIN = 2 / 3
 """Of the pairs of steps with the same longest rank: one of two that leads four steps in five does
 not take turns. Our choice."""
@@ -61,30 +75,50 @@ class SharedLoading:
     needs = Needs("phases", "steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        if DATA_LOAD not in job.own.phases:
+        phase = _phase(job)
+        own = None if phase is None else _holding(job, job.own.of(phase))
+        if phase is None or own is None:
             return
-        loading = job.own.of(DATA_LOAD)
-        idle = waste.idle_of_devices(job) if _is_notable(job, loading) else None
-        if idle is None:
-            return
-        own = np.minimum(loading, idle)
-        if _has_workers(job):
-            own = np.maximum(own - HANDOVER_NS, 0.0)
         loads = _of_slowest_stage(job, own)
         part = waste.stretch(job, waste.by_all(own[loads]), LOADING)
         longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
-        if (
-            turns is not None
-            and _is_more(turns, part)
-            and (_is_usual(job, longest, turns) and _in_turns(own[loads], turns))
-        ):
-            yield _found_in_turns(job, _as_measured(job, turns, turns.loss), int(loads.sum()))
+        rows = np.zeros(0, np.int64)
+        if turns is not None and _is_more(turns, part) and _is_usual(job, longest, turns):
+            rows = _in_turns(job, phase, own, np.flatnonzero(loads), turns)
+        if turns is not None and rows.size:
+            of_all = rows.size == loads.sum()
+            yield _found_in_turns(job, phase, _as_measured(job, turns, turns.loss), rows, of_all)
         elif turns is not None and (queue := queue_of(job, own, turns)).size:
-            yield _found_in_queue(job, own, _as_measured(job, turns, turns.loss), queue)
+            yield _found_in_queue(job, phase, own, _as_measured(job, turns, turns.loss), queue)
         elif part is not None:
             typical = waste.loss_of(job, stats.column_median(own[loads]), part)
-            yield _found(job, _as_measured(job, part, typical), loads)
+            yield _found(job, phase, _as_measured(job, part, typical), loads)
+
+
+def _phase(job: Observed) -> str | None:
+    """The phase that loads data, as its recorder calls it; None if there is none."""
+    named = [phase for phase in job.own.phases if loads_data(phase)]
+    return DATA_LOAD if DATA_LOAD in named else next(iter(named), None)
+
+
+def _holding(job: Observed, loading: Floats) -> Floats | None:
+    """How long each rank loads while its device idles; None if nothing shows that, or it is
+    never long."""
+    idle = waste.idle_of_devices(job) if _is_notable(job, loading) else None
+    if idle is None:
+        return None
+    own = np.minimum(loading, idle)
+    return np.maximum(own - HANDOVER_NS, 0.0) if _has_workers(job) else own
+
+
+def _lasted(job: Observed, phase: str) -> Floats:
+    """How long each rank loads in each step, also while its device computes."""
+    phases, shape = job.window.tables["phases"], job.line.period_ns.shape
+    cell = job.line.cells(phases)
+    rows = phases.strings("phase").equals(phase) & (cell >= 0)
+    lasted = stats.sums(cell[rows], phases.ints("duration_ns")[rows], shape[0] * shape[1])
+    return np.asarray(lasted.reshape(shape))
 
 
 def _as_measured(job: Observed, part: waste.Stretch, loss: float) -> waste.Stretch:
@@ -113,8 +147,8 @@ def _has_workers(job: Observed) -> bool:
 
 
 def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:
-    """Whether it is unusual for any job, and mostly not what all ranks spend at once."""
-    usual = odds(unusual_bits(turns.loss, ORDINARY), turns.loss) < LEAST_SCORE
+    """Whether it is unusual, and mostly not what all ranks spend at once."""
+    usual = odds(turns.bits, turns.loss) < LEAST_SCORE
     return not usual and _lost(turns) > MOSTLY * _lost(part)
 
 
@@ -130,14 +164,41 @@ def _lost(part: waste.Stretch | None) -> float:
     return 0.0 if part is None else part.lost_ns * (part.stop - part.first)
 
 
-def _in_turns(own: Floats, part: waste.Stretch) -> bool:
+def _in_turns(job: Observed, phase: str, own: Floats, rows: Ints, part: waste.Stretch) -> Ints:
+    """Those of the given ranks that take turns in loading longest: all, or those of the one host
+    whose ranks wait for their loaders at all; else none."""
+    nobody, inside = np.zeros(0, np.int64), slice(part.first, part.stop)
+    longest = np.fmax.reduce(own[rows, inside], axis=0, initial=np.nan)
+    usual = stats.median(longest[np.isfinite(longest)])
+    long = _lasted(job, phase)[rows, inside] >= ALIKE * usual
+    waits = rows[long.sum(axis=1) >= max(NOW_AND_THEN * longest.size, 2)]
+    left = _is_left(own[rows, inside])
+    for of_host in (np.intersect1d(host, rows) for host in job.host_rows):
+        if of_host.size < rows.size and np.isin(waits, of_host).all() and waits.size:
+            whole = waits.size >= max(MOST_RANKS * of_host.size, 2)
+            return of_host if left and whole else nobody
+    all_wait = left and waits.size >= MOST_RANKS * rows.size
+    return rows if all_wait or _by_chance(own[rows, inside]) else nobody
+
+
+def _is_left(own: Floats) -> bool:
+    """Whether others lead often enough, and lose as much then, that nothing would be won if the
+    rank that loads longest most often did not."""
+    known = np.isfinite(own).any(axis=0)
+    leader, longest = np.nanargmax(own[:, known], axis=0), np.nanmax(own[:, known], axis=0)
+    others = leader != np.bincount(leader).argmax()
+    if others.sum() < waste.WITHIN or longest[others].sum() < LEFT * longest.sum():
+        return False
+    return bool(longest[others].mean() >= ALIKE * longest[~others].mean())
+
+
+def _by_chance(own: Floats) -> bool:
     """Whether each rank loads longest about as often as by chance.
 
     Of two steps, the same rank leads in one of as many pairs as there are ranks, if all take turns.
     """
-    inside = own[:, part.first : part.stop]
-    known = np.isfinite(inside).any(axis=0)
-    led = np.bincount(np.nanargmax(inside[:, known], axis=0), minlength=len(own))
+    known = np.isfinite(own).any(axis=0)
+    led = np.bincount(np.nanargmax(own[:, known], axis=0), minlength=len(own))
     steps = int(led.sum())
     if steps < LEAST_TURNS:
         return False
@@ -145,22 +206,29 @@ def _in_turns(own: Floats, part: waste.Stretch) -> bool:
     return len(own) > 1 and pairs <= min(AGAIN / min(len(own), steps), MOST_AGAIN)
 
 
-def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
+def _found_in_turns(
+    job: Observed, phase: str, part: waste.Stretch, rows: Ints, of_all: bool
+) -> Waste:
+    host = None if of_all else job.window.host_of(int(job.line.ranks[rows[0]]))
     says = (
-        f"all ranks spend {percent(part.loss)} of their steps waiting for the data of one of them"
+        f"all ranks spend {percent(part.loss)} of their steps waiting for the data of one of "
+        f"{'them' if host is None else f'the ranks of {host}, in turns'}"
     )
     says += job.line.since(part.first)
     detail = (
-        f"in each step one of {ranks} ranks waits longest for data, {part.lost_ns / 1e6:.1f} ms, "
-        "and not the same in all steps"
+        f"in each step one of {rows.size} ranks waits longest for data, {part.lost_ns / 1e6:.1f} "
+        "ms, and not the same in all steps"
     )
+    ranks = () if host is None else job.line.ranks_of(rows)
     found = waste.found(
-        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), DATA_LOAD
+        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, ranks, phase
     )
     return replace(found, in_turns=True)
 
 
-def _found_in_queue(job: Observed, own: Floats, part: waste.Stretch, queue: Ints) -> Waste:
+def _found_in_queue(
+    job: Observed, phase: str, own: Floats, part: waste.Stretch, queue: Ints
+) -> Waste:
     """The finding about one source that many wait for. It accuses none of them."""
     first = begin_of(own, part)
     part = replace(part, first=first)
@@ -174,12 +242,12 @@ def _found_in_queue(job: Observed, own: Floats, part: waste.Stretch, queue: Ints
         f"step, for {means[-1]:.1f} to {means[0]:.1f} ms, like places in a queue"
     )
     found = waste.found(
-        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), DATA_LOAD
+        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), phase
     )
     return replace(found, one_source=True)
 
 
-def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:
+def _found(job: Observed, phase: str, part: waste.Stretch, loads: Mask) -> Waste:
     """The finding. If few ranks load data for all, as in the first stage of a pipeline, these are
     named."""
     rank, alone = int(job.line.ranks[np.argmax(loads)]), loads.sum() == 1
@@ -189,5 +257,5 @@ def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:
     detail = f"each of {int(loads.sum())} ranks spends {part.lost_ns / 1e6:.1f} ms per step in it"
     return waste.found(
         job, SharedLoading.name, "data_loading", part, part.loss, says, detail,
-        (rank,) if alone else (), DATA_LOAD,
+        (rank,) if alone else (), phase,
     )  # fmt: skip
