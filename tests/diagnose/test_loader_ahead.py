@@ -43,7 +43,7 @@ def a_run(longer_ms: float) -> Window:
 
 def test_a_rise_in_it_is_named_by_its_phase() -> None:
     (verdict,) = diagnose(a_run(400)).verdicts
-    assert (verdict.ranks, verdict.phase) == ((), "chargement")
+    assert (verdict.ranks, verdict.phase, verdict.cause) == ((), "chargement", "data_loading")
     assert verdict.steps is not None and verdict.steps[0] == SINCE
 
 

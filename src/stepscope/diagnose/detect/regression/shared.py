@@ -43,12 +43,12 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
+from stepscope.diagnose.views.communication import loads as is_loading
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import percent
-from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Mask
 
 SHARED = 0.75
@@ -309,7 +309,7 @@ def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
     function: str | None = slow.named
     loads = loads_data(slow.function)
-    if rise.phase == DATA_LOAD or loads:
+    if loads or _is_loading(rise.phase):
         cause = "data_loading"
         function = None if loads else slow.named  # there it waits for the loader
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
@@ -325,6 +325,10 @@ def _by_exposure(exposed: Exposed) -> _Reason:
     return _Reason("code", 0.8, exposed.phase, None, detail, shown=True, exposed=exposed.op)
 
 
+def _is_loading(phase: str | None) -> bool:
+    return phase is not None and is_loading(phase)
+
+
 def _named(phase: str | None) -> str | None:
     return None if phase in UNNAMED else phase
 
@@ -335,7 +339,7 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
         return None  # or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
         return _of_network(job, rise, change)
-    if rise.phase == DATA_LOAD:
+    if _is_loading(rise.phase):
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
     if starved and rise.phase is None:
