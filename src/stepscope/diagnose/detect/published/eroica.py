@@ -148,9 +148,9 @@ def beyond(values: Floats, expected: Range) -> Floats:
 
 def normalised(pattern: Singles) -> Singles:
     """`[coordinate, worker]`, each coordinate divided by its largest value; unknown is 0."""
-    known = np.nan_to_num(pattern, nan=0.0)
+    known = np.fmax(pattern, np.float32(0))  # none is below 0
     most = known.max(axis=1, initial=0.0, keepdims=True)
-    return np.divide(known, np.where(most > 0, most, 1.0), dtype=np.float32)
+    return np.divide(known, np.where(most > 0, most, 1.0), out=known, dtype=np.float32)
 
 
 def unlike(points: Singles, peers: Singles, limit: float) -> NDArray[np.int32]:
