@@ -232,26 +232,29 @@ def _lost_by_spikes(
     """A culprit's share of the steps in which it has spikes, or of all if it has only one.
 
     Ranks that are late together hold the others up once: no longer than the latest of them. All
-    ranks may save in these steps, which makes them longer as well. Of a few steps nobody knows how
-    long they usually are: there a replay counts, if it shows more.
+    ranks may save in these steps, which makes them longer as well. With few others a model counts.
     """
     job, same = healing.job, _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
     lost_ns = share * min(most_ns * _hidden_factor(job, one), float(_rise(job, one).sum()))
     if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
-        lost_ns = max(lost_ns, _replayed_ns(healing, one))
+        least_ns, limit_ns = _modelled_ns(healing, one, same)
+        lost_ns = max(min(lost_ns, share * limit_ns), least_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
 
 
-def _replayed_ns(healing: _Healing, one: Suspect) -> float:
-    """How much shorter all steps with its spikes get without them; 0 if some were not replayed."""
-    spikes = np.array(one.spikes, np.int64)
-    replayed = np.arange(len(healing.job.line.steps))[healing.judged(one)]
-    if not healing.replays(one) or not np.isin(spikes, replayed).all():
-        return 0.0
-    return float(healing.lost_ns(healing.of(one))[spikes].sum())
+def _modelled_ns(healing: _Healing, one: Suspect, same: Sequence[Suspect]) -> tuple[float, float]:
+    """What spikes cost at least, by a replay; without one at most: ranks that have them together
+    cost no more than they take longer than the slowest of the others."""
+    job, spikes, rows = healing.job, np.array(one.spikes, np.int64), {each.row for each in same}
+    if healing.replays(one):
+        replayed = np.isin(spikes, np.arange(len(job.line.steps))[healing.judged(one)]).all()
+        return float(healing.lost_ns(healing.of(one))[spikes].sum()) if replayed else 0.0, np.inf
+    together = {key: saved for key, saved in healing.savings.items() if key[0] in rows}
+    most_ns = float(healing.lost_ns(together)[spikes].sum()) * _hidden_factor(job, one)
+    return 0.0, np.inf if is_staged(job.window) else max(most_ns, 0.0)
 
 
 def _hidden_factor(job: Observed, one: Suspect) -> float:
