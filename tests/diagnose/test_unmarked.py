@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
@@ -136,3 +137,9 @@ def test_a_column_that_says_that_nobody_waits_where_all_leave_together_was_not_f
 def test_what_a_recorder_says_of_any_waiting_is_believed() -> None:
     told = own(timed_by_hosts({2: 60}, **{BACKWARD: 1}), OPTIMIZER)
     assert max(told) - min(told) > 50
+
+
+def test_what_timers_of_hosts_show_is_not_called_computing() -> None:
+    (verdict,) = diagnose(timed_by_hosts({2: 60})).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.summary.startswith("rank 2 is ")

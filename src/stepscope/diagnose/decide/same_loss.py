@@ -98,7 +98,7 @@ def _begins_with(job: Observed, one: Finding, other: Finding) -> bool:
     if one.steps is None or other.steps is None:
         return False
     first, second = job.line.columns(np.array([one.steps[0], other.steps[0]])).tolist()
-    return abs(first - second) <= 1
+    return bool(abs(first - second) <= 1)
 
 
 def is_of_more_work(job: Observed, link: SlowLink, other: Finding) -> bool:
