@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.savings import (
     savings,
     unrecorded_rows,
 )
+from stepscope.diagnose.decide.spike_rise import spike_rise
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
@@ -37,8 +38,6 @@ HALF = 0.5
 """Of the costliest culprit: where all ranks are slow, one that costs less was compared with a
 slower one. And of a rank's spikes: another rank must have spikes in this part of the same steps to
 share their cost. Our simulator."""
-ABOUT = 10
-"""Steps around a spike whose median shows how long the step would have been. Our simulator."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""
@@ -123,7 +122,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     lost = lost + paused
     for one in culprits:
         if one.spikes:
-            lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
+            lost[one.columns] = np.maximum(lost[one.columns], spike_rise(job, one))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
     return Cost(lost, tuple(shares), late)
@@ -237,7 +236,7 @@ def _lost_by_spikes(
     job, same = healing.job, _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
-    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(_rise(job, one).sum()))
+    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(spike_rise(job, one).sum()))
     if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
         least_ns, limit_ns = _modelled_ns(healing, one, same)
         lost_ns = max(min(lost_ns, share * limit_ns), least_ns)
@@ -440,43 +439,6 @@ def _sum(one: Suspect, lost: Floats) -> float:
     if not one.phases or not lost.size:
         return float(lost.sum())
     return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
-
-
-def _rise(job: Observed, one: Suspect) -> Floats:
-    """How much longer each step with a spike of the rank lasted than the steps around it.
-
-    What delays a rank at the end of a step makes the others wait in the next one, so that counts,
-    too, unless it has a spike of its own.
-    """
-    spikes = np.array(one.spikes)
-    if job.cycle.length > 1 and _in_kinds(job, spikes):
-        return np.full(spikes.size, one.whole_ns / spikes.size)
-    period = job.line.job_period_ns
-    after = np.minimum(spikes + 1, period.size - 1)
-    beside = ~np.isin(after, spikes)
-    other = np.arange(job.line.warm_up, period.size)
-    other = other[~np.isin(other, np.union1d(spikes, after)) & np.isfinite(period[other])]
-    if not other.size:
-        return np.full(spikes.size, one.whole_ns / spikes.size)
-    usual = np.array([_usual_around(period, other, at, job.line.warm_up) for at in spikes])
-    later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
-    return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
-
-
-def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
-    """How long a step would have been: the median of those around it without spikes. Of few, half
-    may be slow for reasons of their own, so there it is the fast level of all steps, or the median
-    of those few if that is less: where most steps have a spike, the fast level has one, too."""
-    if other.size < ABOUT:
-        return float(min(np.nanquantile(period[warm_up:], FAST), np.median(period[other])))
-    near = other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]]
-    return float(np.median(period[near]))
-
-
-def _in_kinds(job: Observed, spikes: Ints) -> bool:
-    """Whether most steps of some kind have a spike, so that the others show nothing of that kind's
-    usual length."""
-    return any(np.isin(kind, spikes).mean() > HALF for kind in job.cycle.kinds if kind.size)
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
