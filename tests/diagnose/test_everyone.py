@@ -14,7 +14,8 @@ from stepscope.diagnose.decide.everyone import (
     is_after_effect,
     is_of_trend,
 )
-from stepscope.diagnose.finding import Cause, Regression, Slowdown, Waste
+from stepscope.diagnose.decide.same_loss import victims_beside
+from stepscope.diagnose.finding import Cause, Regression, Slowdown, SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect
@@ -368,3 +369,40 @@ def test_who_is_first_in_what_grows_on_all_ranks_is_no_culprit(
     one = Slowdown("transient", "compute", "", (3,), lost_fraction=lost, steps=(since, 49))
     assert is_of_trend(rise, one) == is_echo
     assert not is_of_trend(replace(rise, gradual=None), one)
+
+
+def slower_everywhere(marked: bool) -> Observed:
+    """All ranks take longer in a pass, in which they may wait for data if nobody marked waiting."""
+    job = Observed(without(a_job(faults=[Fault(ALL, "backward-compute", 100, ms=60)], stacks=False),
+                           "comm_ops"))  # fmt: skip
+    vars(job).update(own=replace(job.own, marked=marked))
+    return job
+
+
+@pytest.mark.parametrize(("marked", "since", "effect"), [
+    (False, 101, True), (False, 60, False), (True, 101, False),
+])  # fmt: skip
+def test_a_rise_in_phases_that_may_wait_is_that_of_the_network_which_became_slow_with_it(
+    marked: bool, since: int, effect: bool
+) -> None:
+    job = slower_everywhere(marked)
+    rise = Regression("regression", "code", "", steps=(100, 199), split=100, lost_ns=50 * MS)
+    link = SlowLink("slow-exchange", "network", "", steps=(since, 199), lost_fraction=0.07)
+    assert is_after_effect(job, rise, [], [link]) == effect
+    if effect:
+        (whole,) = charged(job, rise, [link])
+        assert whole.lost_fraction == pytest.approx(60 / 148, abs=0.05), "before against after"
+
+
+@pytest.mark.parametrize(("marked", "since", "lost", "victim"), [
+    (False, 101, 0.02, True), (False, 101, 0.06, False), (False, 60, 0.02, False),
+    (True, 101, 0.02, False),
+])  # fmt: skip
+def test_who_waits_longest_in_a_pass_since_the_network_is_slow_is_no_culprit(
+    marked: bool, since: int, lost: float, victim: bool
+) -> None:
+    job = slower_everywhere(marked)
+    link = SlowLink("slow-exchange", "network", "", steps=(100, 199), lost_fraction=0.1)
+    one = Slowdown("argus-l2", "compute", "", (2,), phase="forward-compute", steps=(since, 199),
+                   lost_fraction=lost, has_onset=True)  # fmt: skip
+    assert bool(victims_beside(job, [link], [one])) == victim

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.decide import cost
+from stepscope.diagnose.decide.cost import what_if
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.own_time import HIDDEN, OF, OwnTime
 from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
@@ -19,6 +22,7 @@ from stepscope.simulate.scenario import Parallelism
 from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import Floats, Window
 
+from .jobs import Fault, a_job
 from .traces import Piece, a_trace
 
 
@@ -102,3 +106,27 @@ def test_a_phase_of_which_only_the_excess_is_known_is_not_hidden_as_well() -> No
     assert cost._hidden_factor(job, one) == 2.0  # type: ignore[arg-type]
     job.own = replace(own, lasted={"bwd": 2 * length})
     assert cost._hidden_factor(job, one) == 1.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("slowed", "costs"), [((1,), True), ((1, 2), False)])
+def test_a_rank_with_spikes_in_all_steps_costs_what_it_takes_longer_than_the_next(
+    slowed: tuple[int, ...], costs: bool
+) -> None:
+    """No step shows how long steps are without it; long steps have another reason."""
+    window = a_job(
+        ranks=8,
+        steps=60,
+        noise=0.01,
+        stacks=False,
+        faults=[
+            Fault(slowed, "forward-compute", 0, times=1.5),
+            Fault((5,), None, 0, every=2, ms=60.0),
+        ],
+    )
+    tables = {name: window.tables[name] for name in ("steps", "phases")}
+    job = Observed(replace(window, tables=tables))
+    first, stop = job.line.warm_up, len(job.line.steps)
+    one = Suspect(1, "forward-compute", ("forward-compute",), first, stop, 0.4, 9.0, 5.0, 15e6, 1.5,
+                  1, spikes=tuple(range(first, stop - 1)))  # fmt: skip
+    (share,) = what_if(job, [one]).fractions
+    assert (share > 0.02) == costs

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.timeline import timeline
-from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import Table, Window
 
 from .jobs import MS, START, a_table
@@ -107,3 +108,38 @@ def test_passes_that_gather_parameters_for_an_unknown_time_are_left_out(
     window: Window, known: bool
 ) -> None:
     assert (BACKWARD in own_time(window, timeline(window)).phases) is known
+
+
+def timed_by_hosts(launch_ms: dict[int, int], ranks: int = 4, **said: int) -> Window:
+    """A host launches both passes and waits in the optimizer until the slowest of all is done; a
+    recorder says what waits in the phases."""
+    noise = np.random.default_rng(0).normal(size=(ranks, STEPS))
+    passes, slow_ms = (FORWARD, BACKWARD), max(launch_ms.values())
+    rows = []
+    for rank in range(ranks):
+        for step in range(STEPS):
+            at, ms = START + step * STEP_MS * MS, launch_ms.get(rank, 30)
+            each = int((ms + noise[rank, step]) * MS)
+            left = 2 * slow_ms * MS + 20 * MS - 2 * each
+            lasted = {**dict.fromkeys(passes, each), OPTIMIZER: left}
+            for name, took in lasted.items():
+                rows.append((rank, step, name, said.get(name, 0), at, took))
+                at += took
+    phases = a_table("rank step phase waits start_ns duration_ns", rows)
+    return Window(Job("timers", ranks), {"steps": steps(ranks), "phases": phases})
+
+
+def test_a_column_that_says_that_nobody_waits_where_all_leave_together_was_not_filled_in() -> None:
+    wrong = own(timed_by_hosts({2: 60}), OPTIMIZER)
+    assert max(wrong) - min(wrong) < 5, "the victims wait 60 ms longer, and do not work so long"
+
+
+def test_what_a_recorder_says_of_any_waiting_is_believed() -> None:
+    told = own(timed_by_hosts({2: 60}, **{BACKWARD: 1}), OPTIMIZER)
+    assert max(told) - min(told) > 50
+
+
+def test_what_timers_of_hosts_show_is_not_called_computing() -> None:
+    (verdict,) = diagnose(timed_by_hosts({2: 60})).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.summary.startswith("rank 2 is ")

@@ -137,3 +137,12 @@ def test_anomalies_without_a_culprit_are_reported() -> None:
     assert "no culprit found" in render_headline(diagnosis)
     assert not render_headline(diagnosis).startswith("healthy")
     assert diagnosis.outcome == "unexplained", "nothing was found"
+
+
+def test_suspects_beside_the_first_finding_are_no_culprits() -> None:
+    (named,) = slow_rank().verdicts
+    doubtful = dataclasses.replace(named, confidence=0.45)
+    both = dataclasses.replace(slow_rank(), verdicts=(named, named, doubtful))
+    assert "(and 1 more culprit and 1 more suspect)" in render_headline(both)
+    nobody = dataclasses.replace(both, verdicts=(doubtful, doubtful, doubtful))
+    assert "(and 2 more suspects)" in render_headline(nobody)

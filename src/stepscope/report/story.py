@@ -142,8 +142,11 @@ def status(diagnosis: Diagnosis) -> str:
 
 
 def _and_more(diagnosis: Diagnosis) -> str:
-    more = len(diagnosis.verdicts) - 1
-    return f" (and {units.count(more, 'more culprit')})" if more else ""
+    others = diagnosis.verdicts[1:]
+    suspects = sum(one.is_suspect for one in others)
+    named = ((len(others) - suspects, "more culprit"), (suspects, "more suspect"))
+    said = " and ".join(units.count(count, what) for count, what in named if count)
+    return f" (and {said})" if said else ""
 
 
 def _scope(diagnosis: Diagnosis) -> Iterator[str]:

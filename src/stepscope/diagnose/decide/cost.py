@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.savings import (
     savings,
     unrecorded_rows,
 )
+from stepscope.diagnose.decide.spike_rise import spike_rise
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
@@ -37,8 +38,6 @@ HALF = 0.5
 """Of the costliest culprit: where all ranks are slow, one that costs less was compared with a
 slower one. And of a rank's spikes: another rank must have spikes in this part of the same steps to
 share their cost. Our simulator."""
-ABOUT = 10
-"""Steps around a spike whose median shows how long the step would have been. Our simulator."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""
@@ -123,7 +122,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     lost = lost + paused
     for one in culprits:
         if one.spikes:
-            lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
+            lost[one.columns] = np.maximum(lost[one.columns], spike_rise(job, one))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
     return Cost(lost, tuple(shares), late)
@@ -232,26 +231,29 @@ def _lost_by_spikes(
     """A culprit's share of the steps in which it has spikes, or of all if it has only one.
 
     Ranks that are late together hold the others up once: no longer than the latest of them. All
-    ranks may save in these steps, which makes them longer as well. Of a few steps nobody knows how
-    long they usually are: there a replay counts, if it shows more.
+    ranks may save in these steps, which makes them longer as well. With few others a model counts.
     """
     job, same = healing.job, _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
-    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(_rise(job, one).sum()))
+    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(spike_rise(job, one).sum()))
     if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
-        lost_ns = max(lost_ns, _replayed_ns(healing, one))
+        least_ns, limit_ns = _modelled_ns(healing, one, same)
+        lost_ns = max(min(lost_ns, share * limit_ns), least_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
 
 
-def _replayed_ns(healing: _Healing, one: Suspect) -> float:
-    """How much shorter all steps with its spikes get without them; 0 if some were not replayed."""
-    spikes = np.array(one.spikes, np.int64)
-    replayed = np.arange(len(healing.job.line.steps))[healing.judged(one)]
-    if not healing.replays(one) or not np.isin(spikes, replayed).all():
-        return 0.0
-    return float(healing.lost_ns(healing.of(one))[spikes].sum())
+def _modelled_ns(healing: _Healing, one: Suspect, same: Sequence[Suspect]) -> tuple[float, float]:
+    """What spikes cost at least, by a replay; without one at most: ranks that have them together
+    cost no more than they take longer than the slowest of the others."""
+    job, spikes, rows = healing.job, np.array(one.spikes, np.int64), {each.row for each in same}
+    if healing.replays(one):
+        replayed = np.isin(spikes, np.arange(len(job.line.steps))[healing.judged(one)]).all()
+        return float(healing.lost_ns(healing.of(one))[spikes].sum()) if replayed else 0.0, np.inf
+    together = {key: saved for key, saved in healing.savings.items() if key[0] in rows}
+    most_ns = float(healing.lost_ns(together)[spikes].sum()) * _hidden_factor(job, one)
+    return 0.0, np.inf if is_staged(job.window) else max(most_ns, 0.0)
 
 
 def _hidden_factor(job: Observed, one: Suspect) -> float:
@@ -437,43 +439,6 @@ def _sum(one: Suspect, lost: Floats) -> float:
     if not one.phases or not lost.size:
         return float(lost.sum())
     return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
-
-
-def _rise(job: Observed, one: Suspect) -> Floats:
-    """How much longer each step with a spike of the rank lasted than the steps around it.
-
-    What delays a rank at the end of a step makes the others wait in the next one, so that counts,
-    too, unless it has a spike of its own.
-    """
-    spikes = np.array(one.spikes)
-    if job.cycle.length > 1 and _in_kinds(job, spikes):
-        return np.full(spikes.size, one.whole_ns / spikes.size)
-    period = job.line.job_period_ns
-    after = np.minimum(spikes + 1, period.size - 1)
-    beside = ~np.isin(after, spikes)
-    other = np.arange(job.line.warm_up, period.size)
-    other = other[~np.isin(other, np.union1d(spikes, after)) & np.isfinite(period[other])]
-    if not other.size:
-        return np.full(spikes.size, one.whole_ns / spikes.size)
-    usual = np.array([_usual_around(period, other, at, job.line.warm_up) for at in spikes])
-    later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
-    return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
-
-
-def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
-    """How long a step would have been: the median of those around it without spikes. Of few, half
-    may be slow for reasons of their own, so there it is the fast level of all steps, or the median
-    of those few if that is less: where most steps have a spike, the fast level has one, too."""
-    if other.size < ABOUT:
-        return float(min(np.nanquantile(period[warm_up:], FAST), np.median(period[other])))
-    near = other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]]
-    return float(np.median(period[near]))
-
-
-def _in_kinds(job: Observed, spikes: Ints) -> bool:
-    """Whether most steps of some kind have a spike, so that the others show nothing of that kind's
-    usual length."""
-    return any(np.isin(kind, spikes).mean() > HALF for kind in job.cycle.kinds if kind.size)
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.decide.same_loss import hides_waits
 from stepscope.diagnose.decide.starved import STARVED, others_rise_ns
 from stepscope.diagnose.finding import (
     Decision,
@@ -40,13 +41,16 @@ def is_after_effect(
     up make others wait in their own transfers, which then seem to be slow everywhere. But nobody
     makes others work longer: a rise of what the median rank itself does has another cause, unless
     nobody knows one and a culprit with half as much excess became slow in the same step. That two
-    faults do so by chance happens in three jobs of as many as there are steps.
+    faults do so by chance happens in three jobs of as many as there are steps. The same holds for
+    a slow network, where ranks may wait for data within the phases in which all seem to do more.
 
     Args:
         beside: other findings that deserve a verdict; links count only beside a slow network.
     """
     if rise.measured or rise.split is None:
         return False
+    if any(_moves_slower_since(job, rise, one) for one in beside):
+        return True
     if _all_work_longer(job, rise.split) and not _begins_with(rise, culprits):
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
@@ -59,6 +63,17 @@ def _begins_with(rise: Regression, culprits: Sequence[Suspect]) -> bool:
     assert rise.split is not None
     at_once = [one.excess_ns for one in culprits if abs(one.first - rise.split) <= 1]
     return rise.cause == "unknown" and max(at_once, default=0.0) >= MOSTLY * rise.lost_ns
+
+
+def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:
+    """Whether data moves slower since the step of a rise without a measured cause, and nobody
+    recorded the operators or said which phases contain waiting."""
+    if not isinstance(one, SlowLink) or one.steps is None or rise.split is None:
+        return False
+    first, last = job.line.columns(np.array(one.steps)).tolist()
+    lasts = last + 1 - first >= MOSTLY * (len(job.line.steps) - rise.split)
+    with_it = abs(first - rise.split) <= 1 and rise.cause != "data_loading"
+    return hides_waits(job) and not rise.measured and with_it and lasts
 
 
 def _all_work_longer(job: Observed, split: int) -> bool:
@@ -85,13 +100,14 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
     A model of the step may not know that a starved host also slows its transfers; the measured rise
     does, and no model may veto it. Nor do they cost more together than steps got longer: what some
     cost may have been measured by the same rise already. What the other ranks do longer, too, such
-    as larger batches, is not theirs.
+    as larger batches, is not theirs, unless they may only wait for data in it.
     """
     assert rise.split is not None
     columns = np.arange(len(job.line.steps))
     guilty = {rank for one in blamed if _cost(job, rise, one) for rank in one.ranks}
-    of_all = others_rise_ns(job, guilty, columns[job.line.warm_up : rise.split],
-                            columns[rise.split :])  # fmt: skip
+    waits = any(_moves_slower_since(job, rise, one) for one in blamed)
+    of_all = 0.0 if waits else others_rise_ns(
+        job, guilty, columns[job.line.warm_up : rise.split], columns[rise.split :])  # fmt: skip
     period = job.line.job_period_ns
     usual = max(stats.median(period[rise.split :]), 1.0)
     before = stats.median(period[job.line.warm_up : rise.split])

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.finding import (
     Cause,
@@ -64,7 +66,8 @@ def victims_beside(
     """Ranks that are only behind a slow link, links that are only busier with what a rank computes
     longer on; each with what explains it."""
     pairs = [(link, one) for link in links for one in blamed]
-    behind = [(one, link) for link, one in pairs if is_behind(link, one)]
+    behind = [(one, link) for link, one in pairs
+              if is_behind(link, one) or waits_since(job, link, one)]  # fmt: skip
     return [*behind, *((link, one) for link, one in pairs if is_of_more_work(job, link, one))]
 
 
@@ -74,6 +77,28 @@ def is_behind(link: SlowLink, other: Finding) -> bool:
     phase = other.suspect.phase if isinstance(other, Slowdown) and other.suspect else None
     behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks}
     return phase in UNNAMED and behind and _whole(other) < EXPLAINS * _whole(link)
+
+
+def waits_since(job: Observed, link: SlowLink, other: Finding) -> bool:
+    """Whether ranks seem slow since the step in which data began to move slower, where nobody knows
+    which phases contain waiting: who waits longest in which of them changes then. That two faults
+    begin at once by chance happens in one job of as many as there are steps."""
+    if not isinstance(other, Slowdown) or not other.has_onset or other.cause == "data_loading":
+        return False
+    less = _whole(other) < EXPLAINS * _whole(link)
+    return less and hides_waits(job) and _begins_with(job, link, other)
+
+
+def hides_waits(job: Observed) -> bool:
+    """Whether nobody recorded operators, or said which phases contain waiting."""
+    return bool(job.own.phases) and not job.own.marked and "comm_ops" not in job.window.tables
+
+
+def _begins_with(job: Observed, one: Finding, other: Finding) -> bool:
+    if one.steps is None or other.steps is None:
+        return False
+    first, second = job.line.columns(np.array([one.steps[0], other.steps[0]])).tolist()
+    return bool(abs(first - second) <= 1)
 
 
 def is_of_more_work(job: Observed, link: SlowLink, other: Finding) -> bool:

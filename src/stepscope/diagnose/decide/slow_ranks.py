@@ -38,8 +38,10 @@ from stepscope.diagnose.thresholds import (
     SCORE,
     SCORE_PER_SIGMA,
 )
+from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
+from stepscope.trace import BACKWARD, FORWARD
 
 ORDINARY_SCORE = 0.45
 """Of a rank with experts that takes no longer than experts differ anyway: a suspect. Our choice."""
@@ -99,6 +101,7 @@ def _slowdown(
         "lag_ns": lag,
         **({"clock": clock, "slow_in": extent} if computes else {}),
         **({"of_gpu": True} if chosen.of_gpu else {}),
+        **({"host_timers": True} if computes and _timed_by_hosts(job) else {}),
     }  # fmt: skip
     return replace(
         found, cause=reason.cause, phase=phase, kernels=reason.kernels,
@@ -114,6 +117,14 @@ def _slowdown(
         decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
                    rules.unequal_work(reason.cause)),
     )  # fmt: skip
+
+
+def _timed_by_hosts(job: Observed) -> bool:
+    """Whether ranks wait in a phase that is no pass, as hosts do for a device that works on: their
+    timers show launching, and nobody knows whether the device computes longer."""
+    waits = (frozenset(job.own.inferred) | job.own.hidden_phases) - {FORWARD, BACKWARD, *UNNAMED}
+    known = job.window.table("kernels") is not None
+    return not known and any(not (communicates(one) or loads(one)) for one in waits)
 
 
 def _lost_of(job: Observed, suspect: Suspect) -> Span | None:

@@ -72,6 +72,8 @@ from stepscope.window import (
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
+OBSERVED = ("comm_ops", "kernels", "host_ops")
+"""Tables that show where ranks wait, whatever a recorder says of its phases."""
 CALLS_ONLY = "no tables phases or kernels, and no ends of operators in comm_ops"
 
 
@@ -136,7 +138,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     if not unnamed and _may_infer_gaps(window, rows):
         lasted = dict(zip(names, rows.grids(rows.duration.astype(np.float64), names), strict=True))
         unnamed = _inferred(window, rows, lasted, [])[1]
-    if not _is_marked(window, rows):
+    if not _is_marked(window, rows) or _contradicts_marks(window, rows, own):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
     unnamed = unnamed or late_begins(window, rows)
@@ -231,6 +233,20 @@ def _marks_waiting(window: Window, rows: PhaseRows) -> bool:
     if table.has("waits") or table.knows("wait_ns"):
         return True
     return window.table("host_ops") is not None
+
+
+def _contradicts_marks(window: Window, rows: PhaseRows, own: Mapping[str, Floats]) -> bool:
+    """Whether a recorder says of all phases that no waiting is in them, and ranks give back in one
+    what they were late by: then nobody filled in the column. Timers of hosts around a call that
+    waits for the device are marked like this. Loaders that fetch ahead give back as well."""
+    table = rows.table
+    if not table.has("waits") or table.knows("wait_ns") or table.ints("waits").any():
+        return False
+    if is_staged(window) or any(name in window.tables for name in OBSERVED):
+        return False
+    found = without_waiting(Walk.of(window, rows, own), comparison_groups(window, None))
+    works = [one for one in found.parts if one.phase in own and not (one.gap or loads(one.phase))]
+    return any(bool((one.own < own[one.phase]).any()) for one in works)
 
 
 def _inferred(

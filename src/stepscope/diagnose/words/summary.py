@@ -50,7 +50,7 @@ def _slow_summary(finding: Slowdown) -> str:
     verb = {
         "compute": "compute" if plural else "computes",
         "data_loading": "load data" if plural else "loads data",
-    }.get(finding.cause, "are" if plural else "is")
+    }.get("" if finding.values.get("host_timers") else finding.cause, "are" if plural else "is")
     usual = "its peers" if suspect is None else suspect.usual
     usual = usual.replace("its ", "their ") if plural else usual
     text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than {usual}"
