@@ -27,6 +27,7 @@ from stepscope.diagnose.detect.published.eroica import (
 )
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.memory import keep_freed_memory
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Ints, Mask, Strings, Table, Window
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1_000_000)
     parser.add_argument("--ranks", type=int, default=10_240)
     options = parser.parse_args()
+    keep_freed_memory()  # as commands do
     localisation(options.workers)
     verdict(options.ranks)
 

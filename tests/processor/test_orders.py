@@ -135,7 +135,8 @@ def test_large_jobs_profile_the_host_that_detected_and_random_peers() -> None:
 
 def test_large_jobs_in_buckets_poll_less_often() -> None:
     assert Timing.of(is_local=False, world_size=8).poll_s == 2.0
-    assert Timing.of(is_local=False, world_size=10_240).poll_s == 10.0
+    assert Timing.of(is_local=False, world_size=10_240).poll_s == 2.0
+    assert Timing.of(is_local=False, world_size=65_536).poll_s == 8.0
 
 
 _DELAYS = st.floats(0, FOLDER.delay_s)
