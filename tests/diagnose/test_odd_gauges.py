@@ -29,11 +29,13 @@ def the_hosts() -> tuple[Host, ...]:
     )  # fmt: skip
 
 
-def a_run(gauge: Gauge, rise: float = 1.0) -> Diagnosis:
-    """Steps of one length for all ranks, longer by `rise` since a step; each rank has a gauge."""
+def a_run(gauge: Gauge, rise: float = 1.0, every: int = 1) -> Diagnosis:
+    """Steps of one length for all ranks, longer by `rise` since a step, all or every few of them;
+    each rank has a gauge."""
     random, steps, samples, now = np.random.default_rng(0), [], [], START
     for step in range(STEPS):
-        took = MS_PER_STEP * (rise if step >= SINCE else 1.0) * random.normal(1, 0.005)
+        longer = step >= SINCE and (step - SINCE) % every == 0
+        took = MS_PER_STEP * (rise if longer else 1.0) * random.normal(1, 0.005)
         for rank in range(RANKS):
             steps.append((rank, step, now, int(took * MS)))
             metric, value = gauge(rank, step)
@@ -75,6 +77,16 @@ def test_an_adapter_whose_errors_begin_with_the_long_steps_is_a_suspect() -> Non
     assert (verdict.ranks, verdict.cause, verdict.is_suspect) == ((6,), "network", True)
     assert [one.name for one in verdict.devices] == ["h1/nic-2"]
     assert verdict.lost_fraction == pytest.approx(0.17, abs=0.03)
+
+
+def test_an_adapter_whose_errors_come_with_every_long_step_says_more_than_their_period() -> None:
+    def now_and_then(rank: int, step: int) -> tuple[str, float]:
+        return "nic_errors", 300.0 * (rank == 6 and step >= SINCE and (step - SINCE) % 4 == 0)
+
+    (alone,) = a_run(lambda *_: ("nic_errors", 0.0), 3.0, every=4).verdicts
+    assert "every 4 steps" in alone.summary and not alone.ranks and not alone.is_suspect
+    (verdict,) = a_run(now_and_then, rise=3.0, every=4).verdicts
+    assert (verdict.ranks, verdict.is_suspect) == ((6,), True)
 
 
 @pytest.mark.parametrize(("since", "rise"), [(SINCE, 1.0), (0, 1.4), (15, 1.4)])

@@ -32,6 +32,7 @@ from stepscope.diagnose.decide.same_loss import (
     has_victim,
     is_same,
     is_turn,
+    names_nothing,
     victims_beside,
     with_ends,
     with_function,
@@ -356,7 +357,7 @@ class _Search:
 
     def _by_gauges(self) -> None:
         """What gauges single out, if nobody is accused; it says more than an unknown cause."""
-        if all(one.score < LEAST_SCORE for one in self.blamed):
+        if all(one.score < LEAST_SCORE or names_nothing(one) for one in self.blamed):
             (detector,) = registry.GAUGES
             found = self._keep(self._ask(detector, Slowdown))
             less = [one for one in self.blamed if found and one.cause == "unknown"]

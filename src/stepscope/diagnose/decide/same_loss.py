@@ -52,6 +52,11 @@ def has_victim(one: Waste, other: Finding) -> bool:
     return _has_its_turn(one, other) or _waits_for_gil(one, other)
 
 
+def names_nothing(one: Finding) -> bool:
+    """Whether it says only that time is lost, and neither where nor why."""
+    return one.cause == "unknown" and not one.ranks and one.group is None
+
+
 def begin_together(one: Waste, other: Finding) -> bool:
     """Whether something that slows down the whole job began in the same step: who waits, and for
     whom, changes with it."""
