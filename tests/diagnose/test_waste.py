@@ -175,6 +175,21 @@ def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None
     assert "waiting for the data of one of them" in verdict.summary
 
 
+@pytest.mark.parametrize(("waits", "loads"), [(0.1, True), (0.5, False)])
+def test_ranks_that_wait_for_processors_are_late_with_their_data_as_well(
+    waits: float, loads: bool
+) -> None:
+    def late(own: Floats) -> Floats:
+        random = np.random.default_rng(3)
+        for step in range(60, own.shape[2]):
+            own[0, random.integers(len(ALL)), step] += 15e6
+        return own
+
+    window = with_samples(a_job(noise=0.02, edit=late), "run_delay", lambda *_: waits)
+    said = [one.summary for one in verdicts(window)]
+    assert any("waiting for the data of one of them" in one for one in said) == loads
+
+
 def one_after_the_other(others_ms: float) -> Window:
     """Who is behind stays behind for some steps: the loaders of the others catch up meanwhile.
 

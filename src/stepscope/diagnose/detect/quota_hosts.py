@@ -7,8 +7,8 @@ Paper: none. The kernel counts for how long it stops a group (`cpu_throttled`), 
 wait for a processor (`run_delay`), so nothing about the cause is inferred; what it costs is
 measured by the steps before and after.
 Rule: the steps in which the ranks of one host are stopped, or wait, most beyond those of all others
-(Page's cumulative sum), for a tenth of the time at least and beyond what hosts differ by now and
-then, and longer steps than elsewhere.
+(Page's cumulative sum), for a tenth of the time at least, twice as long as the others, and beyond
+what hosts differ by now and then, and longer steps than elsewhere.
 Cost: one mean over the samples for every few steps. Cannot see: what all hosts suffer alike, or
 what was there from the first step on and no other method shows to cost anything.
 """
@@ -90,12 +90,15 @@ def _most_stopped(job: Observed, metric: str) -> _Stop | None:
     stopped = np.array([job.hardware(metric, int(first), int(stop))
                         for first, stop in itertools.pairwise(edges)]).T  # fmt: skip
     each = np.array([stats.column_median(stopped[rows]) for rows in hosts])
-    beyond = np.array([each[at] - np.nanmax(np.delete(each, at, axis=0), axis=0, initial=0.0)
+    others = np.array([np.nanmax(np.delete(each, at, axis=0), axis=0, initial=0.0)
                        for at in range(len(hosts))])  # fmt: skip
+    beyond = each - others
     parts = stats.worst_stretch(beyond, THROTTLED)
     at = int(np.argmax(np.nan_to_num(parts.mean) * (parts.stop - parts.first)))
     share, first, stop = float(parts.mean[at]), int(parts.first[at]), int(parts.stop[at])
-    if not (share >= THROTTLED and _is_no_chance(beyond, parts, at)):
+    if share < max(THROTTLED, float(others[at, first:stop].mean())):
+        return None
+    if not _is_no_chance(beyond, parts, at):
         return None
     return _Stop(hosts[at], int(edges[first]), int(edges[stop]), share)
 

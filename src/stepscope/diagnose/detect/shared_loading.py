@@ -83,6 +83,8 @@ class SharedLoading:
         part = waste.stretch(job, waste.by_all(own[loads]), LOADING)
         longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
+        if turns is not None and _lacks_processors(job, turns):
+            turns = None
         rows = np.zeros(0, np.int64)
         if turns is not None and _is_more(turns, part) and _is_usual(job, longest, turns):
             rows = _in_turns(job, phase, own, np.flatnonzero(loads), turns)
@@ -158,6 +160,12 @@ def _is_usual(job: Observed, longest: Floats, part: waste.Stretch) -> bool:
     inside = slice(part.first, part.stop)
     share = longest[inside] / np.maximum(job.line.job_period_ns[inside], 1.0)
     return stats.median(share[np.isfinite(share)]) > ORDINARY
+
+
+def _lacks_processors(job: Observed, part: waste.Stretch) -> bool:
+    """Whether all ranks wait for a processor for longer than this: then one is late with its data
+    now and then, as with everything else."""
+    return stats.median(job.hardware("run_delay", part.first, part.stop)) >= part.loss
 
 
 def _lost(part: waste.Stretch | None) -> float:
