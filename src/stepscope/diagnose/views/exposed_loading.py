@@ -6,7 +6,8 @@ in one phase after another, so a recording in which loading lies across the begi
 another phase of its rank has two clocks (or loads in a thread beside). A batch that is loaded once
 per step is loaded when the step before it was launched, so its device is not without work before
 that ended: what it waits for in between, such as the input of its stage, is not the loader.
-Cost: two unions of the phases. Cannot see: a device that idles within its phases.
+Cost: two unions of the phases, one of them of a few ranks. Cannot see: a device that idles within
+its phases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import covered
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, distinct, union
 
 EDGE = 0.1
 """Part of a batch's loading that must lie within other phases, and beyond any one of them: rounding
@@ -28,6 +29,9 @@ ACROSS = 0.1
 """Part of all loading that must lie across edges; loading within one phase alone may be a part of
 it. Our choice."""
 
+FEW = 64
+"""Ranks whose phases show whether host and device are timed apart. Our choice."""
+
 
 def exposed_loading(window: Window, line: Timeline) -> Floats | None:
     """Loading of each rank and step beside its other phases, `[rank, step]`; None where nothing
@@ -35,9 +39,11 @@ def exposed_loading(window: Window, line: Timeline) -> Floats | None:
     phases = window.table("phases")
     if phases is None or not len(line.steps):
         return None
-    rows = _Rows.of(line, phases)
-    if rows is None or not rows.has_two_clocks():
+    few = _Rows.of(line, _of_few(line, phases))
+    if few is None or not few.has_two_clocks():
         return None
+    rows = _Rows.of(line, phases)
+    assert rows is not None, "the few are among them"
     row, begin, end = (np.concatenate(both) for both in
                        zip(rows.busy(), _operators(window, line), strict=True))  # fmt: skip
     loading = rows.loads
@@ -45,6 +51,16 @@ def exposed_loading(window: Window, line: Timeline) -> Floats | None:
                    np.concatenate((begin, rows.begin[loading])),
                    np.concatenate((end, rows.end[loading])))  # fmt: skip
     return np.asarray(both - covered(line, row, begin, end))
+
+
+def _of_few(line: Timeline, phases: Table) -> Table:
+    """The phases of some of the ranks that load data: what is timed where is the same on all."""
+    names, row = phases.strings("phase"), line.rows(phases.ints("rank"))
+    loaders = distinct(row[names.equals(*filter(loads, names.values))])
+    loaders = loaders[loaders >= 0]
+    chosen = np.zeros(len(line.ranks) + 1, np.bool_)  # the last one is for ranks off the grid
+    chosen[loaders[:: max(-(-loaders.size // FEW), 1)]] = True
+    return phases.take(chosen[row])
 
 
 _Spans = tuple[Ints, Ints, Ints]
