@@ -152,8 +152,8 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"{percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
         parts.append(f"its host leads its device by {percent(use.ahead)} of the usual time")
-    values = {"computed": use.computed, "starved": use.starved, "strangers": use.other_processes,
-              "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
+    values = {"computed": use.computed, "starved": use.starved, "crowded": use.crowded,
+              "other_processes": use.other_processes, "ahead": use.ahead}  # fmt: skip
     return Evidence("processor-use", "; ".join(parts), values)
 
 
