@@ -264,9 +264,9 @@ class _Search:
         found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
         self.job.remembered.clear()  # all transfers, which nobody asks for again
         victims = victims_beside(self.job, found, self.blamed)
-        self.let_go += [rules.victim(one, by.method) for one, by in victims]
+        for one, by in victims:
+            self._drop([one], by.method)
         echoes = [one for one, _ in victims]
-        self.blamed = [one for one in self.blamed if one not in echoes]
         return self._keep([one for one in found if one not in echoes])
 
     def _slow_kernels(self) -> list[Finding]:
@@ -281,6 +281,11 @@ class _Search:
             self.blamed, self.let_go = ends.blamed, [*self.let_go, *ends.let_go]
             slow_kernels += [*merged, *ends.found]
         return self._keep(slow_kernels)
+
+    def _drop(self, victims: Sequence[Finding], method: str) -> None:
+        """Lets go of what a method explains."""
+        self.blamed = [one for one in self.blamed if one not in victims]
+        self.let_go += [rules.victim(one, method) for one in victims]
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
         """Keeps findings that cost enough; the others are let go."""
@@ -311,9 +316,7 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                victims = [other for other in self.blamed if has_victim(one, other)]
-                self.blamed = [other for other in self.blamed if other not in victims]
-                self.let_go += [rules.victim(other, one.method) for other in victims]
+                self._drop([other for other in self.blamed if has_victim(one, other)], one.method)
                 same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []
@@ -333,9 +336,8 @@ class _Search:
                 self.blamed = charged(self.job, rise, self.blamed)
                 self.charged.append(rise)
                 continue
-            echoes = [one for one in self.blamed if is_of_trend(rise, one)]
-            self.let_go += [rules.victim(one, rise.method) for one in echoes]
-            self.blamed = [*(one for one in self.blamed if one not in echoes), rise]
+            self._drop([one for one in self.blamed if is_of_trend(rise, one)], rise.method)
+            self.blamed.append(rise)
             if not any(one.split is not None for one in self.unsteady):
                 self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=rise.split))
         for detector in others if not rises else ():
@@ -351,9 +353,9 @@ class _Search:
                 return
             new = [one for one in found if known < HALF * (one.lost_fraction or 0.0)]
             kept = self._keep(new)
-            turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
-            self.blamed = [other for other in self.blamed if other not in turns]
-            self.let_go += [rules.victim(other, name) for other in turns]
+            self._drop(
+                [other for one in kept for other in self.blamed if is_turn(one, other)], name
+            )
 
     def _by_gauges(self) -> None:
         """What gauges single out, if nobody is accused; it says more than an unknown cause."""

@@ -26,7 +26,7 @@ from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.rules import suspected
 from stepscope.diagnose.detect.group_since import Since, slower_since
-from stepscope.diagnose.detect.slow_exchange import exchanges_by_kernels, slower_exchanges
+from stepscope.diagnose.detect.slow_exchange import slower_by_kernels
 from stepscope.diagnose.detect.slow_group_kernels import RATIO, Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.detect.stall import Stalled, stalled
@@ -86,7 +86,7 @@ class SlowGroupKernels:
         yield from (_group_finding(job, known, one) for one in slow)
         if not slow:
             found = [*slow_since(job, self.name, so_far.blamed)]
-            yield from found or slower_exchanges(job, self.name, exchanges_by_kernels(job))
+            yield from found or slower_by_kernels(job, self.name)
 
 
 class KernelStalls:

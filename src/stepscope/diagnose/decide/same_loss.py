@@ -109,7 +109,7 @@ def _begins_with(job: Observed, one: Finding, other: Finding) -> bool:
 def is_of_more_work(job: Observed, link: SlowLink, other: Finding) -> bool:
     """Whether a group's slower exchange is the larger share that one of its members has to compute:
     who gets more tokens also receives more. One that costs as much has a reason of its own."""
-    group = next((one for one in job.window.job.groups if one.id == link.group), None)
+    group = job.window.job.group(link.group or "")
     if group is None or other.cause != "load_imbalance" or not other.ranks:
         return False
     return {*other.ranks} <= {*group.ranks} and _whole(link) < EXPLAINS * _whole(other)
@@ -119,9 +119,10 @@ def is_turn(one: Recurring, other: Finding) -> bool:
     """Whether another finding is only the turn of its ranks in what the job loses to a different
     rank each time. It costs less, as is asked of all that is known beside a recurring loss. A rank
     that own times accuse is more than that, unless it is only a suspect."""
-    own = isinstance(other, Slowdown) and bool(other.ranks)
-    own &= other.score < LEAST_SCORE or (isinstance(other, Slowdown) and other.suspect is None)
-    return own and {*other.ranks} <= {*one.in_turns}
+    if not isinstance(other, Slowdown) or not other.ranks:
+        return False
+    accused = other.score >= LEAST_SCORE and other.suspect is not None
+    return not accused and {*other.ranks} <= {*one.in_turns}
 
 
 def _waits_for_gil(one: Waste, other: Finding) -> bool:

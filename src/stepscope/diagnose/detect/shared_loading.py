@@ -116,11 +116,9 @@ def _holding(job: Observed, loading: Floats) -> Floats | None:
 
 def _lasted(job: Observed, phase: str) -> Floats:
     """How long each rank loads in each step, also while its device computes."""
-    phases, shape = job.window.tables["phases"], job.line.period_ns.shape
-    cell = job.line.cells(phases)
-    rows = phases.strings("phase").equals(phase) & (cell >= 0)
-    lasted = stats.sums(cell[rows], phases.ints("duration_ns")[rows], shape[0] * shape[1])
-    return np.asarray(lasted.reshape(shape))
+    phases = job.window.tables["phases"]
+    phases = phases.take(phases.strings("phase").equals(phase))
+    return job.line.sums(job.line.cells(phases), phases.ints("duration_ns"))
 
 
 def _as_measured(job: Observed, part: waste.Stretch, loss: float) -> waste.Stretch:

@@ -73,7 +73,7 @@ class SlowExchange:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
-            yield from slower_exchanges(job, self.name, _by_phases(job))
+            yield from _slower_exchanges(job, _by_phases(job))
         elif job.kernels is None and _is_brief(job) and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
 
@@ -82,12 +82,16 @@ def _is_brief(job: Observed) -> bool:
     return len(job.line.steps) - job.line.warm_up < ENOUGH
 
 
-def slower_exchanges(job: Observed, method: str, exchanges: Sequence[_Exchange]) -> list[SlowLink]:
+def slower_by_kernels(job: Observed, method: str) -> list[SlowLink]:
+    """What kernels that move data show of it, found for another method."""
+    return [replace(one, method=method) for one in _slower_exchanges(job, _by_kernels(job))]
+
+
+def _slower_exchanges(job: Observed, exchanges: Sequence[_Exchange]) -> list[SlowLink]:
     """Exchanges that take longer than at other times, else than those of equal groups."""
     change = _change(job, exchanges)
     found = [] if change is None else [*_findings(job, exchanges, change)]
-    found = found or [*_slower_than_equals(job, exchanges)]
-    return [replace(one, method=method) for one in found]
+    return found or [*_slower_than_equals(job, exchanges)]
 
 
 def _by_operators(job: Observed) -> list[_Exchange]:
@@ -102,7 +106,7 @@ def _by_operators(job: Observed) -> list[_Exchange]:
             if not place.is_pair and each.any()]  # fmt: skip
 
 
-def exchanges_by_kernels(job: Observed) -> list[_Exchange]:
+def _by_kernels(job: Observed) -> list[_Exchange]:
     """Those of groups recorded whole, by the kernels that their members leave together."""
     took: dict[ProcessGroup, Floats] = {}
     for lane in lanes(job):
@@ -333,7 +337,9 @@ def _slower(
 
 
 def _members(job: Observed, group: str) -> tuple[int, ...]:
-    return next(one.ranks for one in job.window.groups if one.id == group)
+    found = job.window.job.group(group)
+    assert found is not None, "equals are groups of the job"
+    return found.ranks
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:

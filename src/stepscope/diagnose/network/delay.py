@@ -102,11 +102,10 @@ def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
     transfer for which the members wait can cost. Infinite if no phases were recorded.
     """
     rows = job.line.rows(np.array(members, np.int64))
-    known = {phase: own for phase, own in job.own.items() if phase not in UNNAMED}
+    known = [own for phase, own in job.own.items() if phase not in UNNAMED]
     if not known or (rows < 0).any():
         return math.inf
-    at = np.ix_(rows, steps)
-    busy = np.nansum([own[at] for own in known.values()], axis=0)
+    busy = np.nansum([own[np.ix_(rows, steps)] for own in known], axis=0)
     period = job.line.job_period_ns[steps]
     return max(min(stats.median(period - one) for one in busy), 0.0)
 

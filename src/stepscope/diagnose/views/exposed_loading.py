@@ -97,8 +97,7 @@ class _Rows:
         end = begin + phases.ints("duration_ns")
         if not (loading & kept).any() or not (~loading & kept).any():
             return None
-        column = line.columns(phases.ints("step")) if phases.has("step") else np.full(row.size, -1)
-        cell = np.where(column >= 0, row * len(line.steps) + column, -1)
+        cell = line.cells(phases) if phases.has("step") else np.full(row.size, -1)
         return cls(line, row[kept], cell[kept], begin[kept], end[kept], loading[kept])
 
     def busy(self) -> _Spans:

@@ -116,8 +116,7 @@ def divergences(done: Floats, at_most: int | None = None) -> Floats:
         return _from_some(fixed, np.ascontiguousarray(fixed[some]))
     if compiled.mean_divergences is not None:
         return np.frombuffer(compiled.mean_divergences(fixed.tobytes(), fixed.shape[1]))
-    apart = [np.abs(fixed.astype(np.int32) - one).max(axis=1).sum() for one in fixed]
-    return np.array(apart) / WHOLE / max(len(fixed) - 1, 1)
+    return _from_some(fixed, fixed) * len(fixed) / max(len(fixed) - 1, 1)  # none to itself
 
 
 def _from_some(fixed: NDArray[np.int16], some: NDArray[np.int16]) -> Floats:
