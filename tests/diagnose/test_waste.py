@@ -208,8 +208,9 @@ def one_after_the_other(others_ms: float) -> Window:
     return a_job(8, noise=0.02, edit=late, stacks=False)
 
 
-def test_ranks_that_lead_for_a_while_each_share_what_all_wait_for() -> None:
-    (verdict,) = verdicts(one_after_the_other(others_ms=25))
+@pytest.mark.parametrize("others_ms", [25, 12])
+def test_ranks_that_lead_for_a_while_each_share_what_all_wait_for(others_ms: float) -> None:
+    (verdict,) = verdicts(one_after_the_other(others_ms))
     assert (verdict.cause, verdict.ranks) == ("data_loading", ())
 
 

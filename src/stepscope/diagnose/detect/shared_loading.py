@@ -56,11 +56,11 @@ LEFT = 0.25
 """Part of the loss that must be left in steps in which another rank loads longest than the one that
 mostly does: without that one, all would lose as much again. Our choice."""
 ALIKE = 0.5
-"""Such steps lose as much as the others if they lose half, and a rank waits as the longest does if
-it loads for half as long; as `account.waste`. Measured on real data."""
+"""Such steps lose as much as the others if they lose half, and a rank of a host waits as the longest
+does if it loads for half as long; as `account.waste`. Measured on real data."""
 NOW_AND_THEN = 0.05
-"""Of the steps in which a rank must wait like that, and in two at least: once is a hiccup. Our
-choice."""
+"""Of the steps in which a rank must wait, and in two at least: once is a hiccup. Where all take turns
+any notable wait counts: who was behind for longest depends on chance. Our choice."""
 MOST_RANKS = 0.75
 """Of those that load, or of a host's. Our simulator, as `decide.join.WHOLE`."""
 MOST_AGAIN = 2 / 3
@@ -176,14 +176,15 @@ def _in_turns(job: Observed, phase: str, own: Floats, rows: Ints, part: waste.St
     nobody, inside = np.zeros(0, np.int64), slice(part.first, part.stop)
     longest = np.fmax.reduce(own[rows, inside], axis=0, initial=np.nan)
     usual = stats.median(longest[np.isfinite(longest)])
-    long = _lasted(job, phase)[rows, inside] >= ALIKE * usual
-    waits = rows[long.sum(axis=1) >= max(NOW_AND_THEN * longest.size, 2)]
+    lasted, least = _lasted(job, phase)[rows, inside], max(NOW_AND_THEN * longest.size, 2)
+    waits = rows[(lasted >= ALIKE * usual).sum(axis=1) >= least]
     left = _is_left(own[rows, inside])
     for of_host in (np.intersect1d(host, rows) for host in job.host_rows):
         if of_host.size < rows.size and np.isin(waits, of_host).all() and waits.size:
             whole = waits.size >= max(MOST_RANKS * of_host.size, 2)
             return of_host if left and whole else nobody
-    all_wait = left and waits.size >= MOST_RANKS * rows.size
+    notable = lasted >= ORDINARY * job.line.job_period_ns[inside]
+    all_wait = left and (notable.sum(axis=1) >= least).sum() >= MOST_RANKS * rows.size
     return rows if all_wait or _by_chance(own[rows, inside]) else nobody
 
 

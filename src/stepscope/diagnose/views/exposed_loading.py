@@ -5,7 +5,8 @@ Loading is timed on the host, other phases on the device. What shows that they a
 in one phase after another, so a recording in which loading lies across the begin or the end of
 another phase of its rank has two clocks (or loads in a thread beside). A batch that is loaded once
 per step is loaded when the step before it was launched, so its device is not without work before
-that ended: what it waits for in between, such as the input of its stage, is not the loader.
+that ended: what it waits for in between, or before that, such as the input of its stage, is not the
+loader.
 Cost: two unions of the phases, one of them of a few ranks. Cannot see: a device that idles within
 its phases.
 """
@@ -44,12 +45,12 @@ def exposed_loading(window: Window, line: Timeline) -> Floats | None:
         return None
     rows = _Rows.of(line, phases)
     assert rows is not None, "the few are among them"
+    busy = rows.busy()
+    loading = rows.loading(busy)
     row, begin, end = (np.concatenate(both) for both in
-                       zip(rows.busy(), _operators(window, line), strict=True))  # fmt: skip
-    loading = rows.loads
-    both = covered(line, np.concatenate((row, rows.row[loading])),
-                   np.concatenate((begin, rows.begin[loading])),
-                   np.concatenate((end, rows.end[loading])))  # fmt: skip
+                       zip(busy, _operators(window, line), strict=True))  # fmt: skip
+    both = covered(line, *(np.concatenate(two) for two in
+                           zip((row, begin, end), loading, strict=True)))  # fmt: skip
     return np.asarray(both - covered(line, row, begin, end))
 
 
@@ -105,14 +106,30 @@ class _Rows:
         loaded once per step; else in each phase."""
         other = ~self.loads
         row, cell, begin, end = (one[other] for one in (self.row, self.cell, self.begin, self.end))
-        batches = np.bincount(self.cell[self.loads & (self.cell >= 0)])
-        if (cell < 0).any() or (batches > 1).any():
+        if not self._once_per_step():
             return row, begin, end
         cells, number = np.unique(cell, return_inverse=True)
         first, last = np.full(cells.size, np.iinfo(np.int64).max), np.zeros(cells.size, np.int64)
         np.minimum.at(first, number, begin)
         np.maximum.at(last, number, end)
         return cells // len(self.line.steps), first, last
+
+    def _once_per_step(self) -> bool:
+        batches = np.bincount(self.cell[self.loads & (self.cell >= 0)])
+        return not ((self.cell[~self.loads] < 0).any() or (batches > 1).any())
+
+    def loading(self, busy: _Spans) -> _Spans:
+        """When batches were loaded; after the work before, if a batch is loaded once per step."""
+        row, begin, end = (one[self.loads] for one in (self.row, self.begin, self.end))
+        axis = axis_over(len(self.line.ranks), self.begin, self.end)
+        if axis is None or not self._once_per_step():
+            return row, begin, end
+        order = np.lexsort((busy[1], busy[0]))
+        of_row, began, ended = (one[order] for one in busy)
+        before = np.searchsorted(axis.at(of_row, began), axis.at(row, end)) - 1
+        known = (before >= 0) & (of_row[before] == row)
+        begin = np.where(known, np.maximum(begin, ended[before]), begin)
+        return row[begin < end], begin[begin < end], end[begin < end]
 
     def has_two_clocks(self) -> bool:
         """Whether a good part of loading lies across edges of other phases."""
