@@ -132,7 +132,8 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     busy = np.maximum(np.subtract(rows.duration, waits, out=waits), 0, out=waits)
     own = dict(zip(names, _in_all_steps(rows, _of_cells(rows, busy, names), names), strict=True))
     del waits, busy  # one value for each row: large
-    _leave_out_hidden_loading(window, line, own)
+    apart = _loading_apart(window, line, own)
+    own |= apart
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
     if not unnamed and _may_infer_gaps(window, rows):
@@ -140,7 +141,8 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         unnamed = _inferred(window, rows, lasted, [])[1]
     if not _is_marked(window, rows) or _contradicts_marks(window, rows, own):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
-        skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
+        own |= apart
+        skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared if name not in apart]
     unnamed = unnamed or late_begins(window, rows)
     excesses: list[str] = []
     if skipped and not is_staged(window) and window.table("host_ops") is None:
@@ -160,13 +162,18 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
 
-def _leave_out_hidden_loading(window: Window, line: Timeline, own: dict[str, Floats]) -> None:
-    """Loading counts only where its device has nothing else to do: until then the host runs ahead,
-    and where it copies the batch to the device it waits for this one, and so for other ranks."""
+def _loading_apart(window: Window, line: Timeline, own: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Loading that is timed on the host and other phases on the device, by the name of its phase.
+
+    It counts only where its device has nothing else to do: until then the host runs ahead, and
+    where it copies the batch to the device it waits for this one, and so for other ranks.
+    """
     loading = [name for name in own if loads(name)]
-    if len(loading) == 1 and (exposed := exposed_loading(window, line)) is not None:
-        whole = own[loading[0]]
-        own[loading[0]] = np.where(exposed < whole, exposed, whole)
+    exposed = exposed_loading(window, line) if len(loading) == 1 else None
+    if exposed is None:
+        return {}
+    whole = own[loading[0]]
+    return {loading[0]: np.where(exposed < whole, exposed, whole)}
 
 
 def _of_cells(rows: PhaseRows, busy: Floats, names: list[str]) -> Floats:
