@@ -406,3 +406,41 @@ def test_who_waits_longest_in_a_pass_since_the_network_is_slow_is_no_culprit(
     one = Slowdown("argus-l2", "compute", "", (2,), phase="forward-compute", steps=(since, 199),
                    lost_fraction=lost, has_onset=True)  # fmt: skip
     assert bool(victims_beside(job, [link], [one])) == victim
+
+
+def sharded(slower_ms: float, bigger_ms: float) -> Window:
+    """Each rank gathers the weights of its layers within its passes: half of what one rank needs
+    longer since step 30 lies in those of the others. No recorder measured that.
+
+    Args:
+        bigger_ms: what all ranks compute longer since then.
+    """
+    random, rows, steps, clock = np.random.default_rng(5), [], [], START
+    for step in range(60):
+        slower, bigger = (ms * (step >= 30) for ms in (slower_ms, bigger_ms))
+        work = 200 * (1 + 0.002 * random.normal(size=8)) + bigger
+        waits = np.full(8, slower / 2)
+        waits[5] = slower
+        for rank in range(8):
+            forward, backward = int(100 * MS), int((work[rank] + waits[rank]) * MS)
+            rows.append((rank, step, "forward", clock, forward))
+            rows.append((rank, step, "backward", clock + forward, backward))
+            steps.append((rank, step, clock, int((300 + slower + bigger) * MS)))
+        clock += int((300 + slower + bigger) * MS)
+    tables = {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns", rows),
+    }
+    groups = (ProcessGroup("dp-0", "dp", tuple(range(8))),)
+    return Window(Job("sharded", 8, groups=groups), tables)
+
+
+def test_where_waiting_was_not_measured_a_rise_of_all_is_the_one_ranks_that_began_with_it() -> None:
+    (verdict,) = diagnose(sharded(slower_ms=60, bigger_ms=0)).verdicts
+    assert (verdict.ranks, verdict.phase) == ((5,), "backward")
+    assert verdict.lost_fraction == pytest.approx(60 / 360, abs=0.03)
+
+
+def test_a_rise_of_all_without_any_such_rank_is_nobodys() -> None:
+    found = diagnose(sharded(slower_ms=0, bigger_ms=60))
+    assert all(not verdict.ranks for verdict in found.verdicts) and found.state == "regression"

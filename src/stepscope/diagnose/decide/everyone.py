@@ -51,18 +51,22 @@ def is_after_effect(
         return False
     if any(_moves_slower_since(job, rise, one) for one in beside):
         return True
-    if _all_work_longer(job, rise.split) and not _begins_with(rise, culprits):
+    if _all_work_longer(job, rise.split) and not _begins_with(job, rise, culprits):
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
     return slow >= MOSTLY * (len(job.line.steps) - rise.split)
 
 
-def _begins_with(rise: Regression, culprits: Sequence[Suspect]) -> bool:
-    """Whether a culprit became slow when steps did, by much, while nobody knows why others rose."""
+def _begins_with(job: Observed, rise: Regression, culprits: Sequence[Suspect]) -> bool:
+    """Whether a culprit became slow when steps did, by as much as can be seen, while nobody knows
+    why others rose."""
     assert rise.split is not None
+    hidden = hides_waits(job)
+    by_phase = hidden and rise.cause == "code" and rise.function is None
+    least = 0.0 if hidden else MOSTLY * rise.lost_ns
     at_once = [one.excess_ns for one in culprits if abs(one.first - rise.split) <= 1]
-    return rise.cause == "unknown" and max(at_once, default=0.0) >= MOSTLY * rise.lost_ns
+    return (rise.cause == "unknown" or by_phase) and max(at_once, default=-1.0) >= least
 
 
 def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:
@@ -105,7 +109,7 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
     assert rise.split is not None
     columns = np.arange(len(job.line.steps))
     guilty = {rank for one in blamed if _cost(job, rise, one) for rank in one.ranks}
-    waits = any(_moves_slower_since(job, rise, one) for one in blamed)
+    waits = any(_may_be_waited_for(job, rise, one) for one in blamed)
     of_all = 0.0 if waits else others_rise_ns(
         job, guilty, columns[job.line.warm_up : rise.split], columns[rise.split :])  # fmt: skip
     period = job.line.job_period_ns
@@ -118,10 +122,20 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
             if (part := _cost(job, rise, one)) else one for one in blamed]  # fmt: skip
 
 
+def _may_be_waited_for(job: Observed, rise: Regression, one: Finding) -> bool:
+    """Whether what the other ranks do longer since then may be waiting that nobody measured."""
+    if isinstance(one, Slowdown) and one.suspect is not None and hides_waits(job):
+        return _begins_with(job, rise, (one.suspect,))
+    return _moves_slower_since(job, rise, one)
+
+
 def _beyond(job: Observed, rise: Regression, one: Finding, usual: float) -> float:
     """How much more a finding can cost than it does already: in all no more than its ranks take
-    longer than their peers, unless they are starved, which slows transfers as well."""
+    longer than their peers, unless they are starved, which slows transfers as well, or the others
+    may have waited in what they are compared by."""
     if not isinstance(one, Slowdown) or one.cause in STARVED or not job.own.phases:
+        return np.inf
+    if _may_be_waited_for(job, rise, one):
         return np.inf
     after = slice(rise.split, None)
     rows = job.line.rows(np.array(one.ranks, np.int64))
