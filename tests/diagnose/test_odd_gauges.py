@@ -85,8 +85,11 @@ def test_an_adapter_whose_errors_come_with_every_long_step_says_more_than_their_
 
     (alone,) = a_run(lambda *_: ("nic_errors", 0.0), 3.0, every=4).verdicts
     assert "every 4 steps" in alone.summary and not alone.ranks and not alone.is_suspect
-    (verdict,) = a_run(now_and_then, rise=3.0, every=4).verdicts
+    found = a_run(now_and_then, rise=3.0, every=4)
+    (verdict,) = found.verdicts
     assert (verdict.ranks, verdict.is_suspect) == ((6,), True)
+    assert any("names a device" in decision.says
+               for candidate in found.candidates for decision in candidate.decisions)  # fmt: skip
 
 
 @pytest.mark.parametrize(("since", "rise"), [(SINCE, 1.0), (0, 1.4), (15, 1.4)])

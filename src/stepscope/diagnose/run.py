@@ -364,6 +364,7 @@ class _Search:
             found = self._keep(self._ask(detector, Slowdown))
             less = [one for one in self.blamed if found and one.cause == "unknown"]
             self.blamed = [one for one in self.blamed if one not in less]
+            self.let_go += [rules.says_less(one, detector.name) for one in less]
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""

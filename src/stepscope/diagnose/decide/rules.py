@@ -104,6 +104,11 @@ def victim(one: Kind, method: str) -> Kind:
     return _explained(one, f"an effect of what {method} found, which costs more")
 
 
+def says_less(one: Kind, method: str) -> Kind:
+    """A finding without a known cause that is rejected because another method found one."""
+    return _explained(one, f"its cause is not known, and {method} names a device")
+
+
 def suspected(one: Kind, *decisions: Decision) -> Kind:
     """A finding that accuses nobody, and why."""
     score = min(one.score, SUSPECT_SCORE)
