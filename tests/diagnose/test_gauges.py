@@ -43,10 +43,17 @@ def test_a_recorded_gpu_index_counts() -> None:
     assert metrics_of(a_window(2, *CLOCKS, *seen))[:2] == [(4, "sm_clock_mhz"), (5, "sm_clock_mhz")]
 
 
+def test_as_many_sampled_gpus_as_ranks_are_assigned_in_order() -> None:
+    """Of the eight GPUs of the host a container sees two."""
+    assert metrics_of(a_window(8, *CLOCKS)) == [(5, "sm_clock_mhz"), (4, "sm_clock_mhz")]
+
+
 def test_more_gpus_than_ranks_are_not_assigned() -> None:
-    assert metrics_of(a_window(4, *CLOCKS)) == [
+    third = (-1, "a", "sm_clock_mhz.gpu2", 5, 1980.0)
+    assert metrics_of(a_window(4, *CLOCKS, third)) == [
         (-1, "sm_clock_mhz.gpu1"),
         (-1, "sm_clock_mhz.gpu0"),
+        (-1, "sm_clock_mhz.gpu2"),
     ]
 
 

@@ -45,7 +45,8 @@ from stepscope.diagnose.decide.undecided import undecided
 from stepscope.diagnose.decide.unseen import (
     as_suspects,
     as_suspects_of_calls,
-    of_recorded,
+    of_one_rank,
+    reworded,
     unrecorded,
     waiting_for_absent,
     worded,
@@ -122,8 +123,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         found.blamed = as_suspects_of_calls(job, found.blamed)
     verdicts = _verdicts(job, found, series, len(window.ranks))
     absent = unrecorded(job)
-    if absent:
-        verdicts = tuple(map(of_recorded, verdicts))
+    if absent or len(window.ranks) == 1:
+        verdicts = tuple(reworded(one, worded if absent else of_one_rank) for one in verdicts)
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     known_as = _known(found)
     state = known_as.state

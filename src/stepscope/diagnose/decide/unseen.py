@@ -14,7 +14,7 @@ culprit seems slow by a part of what that one costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,14 @@ from stepscope.window import Floats, Ints
 
 LAST_ABSENT = "the last one to arrive may not have been recorded"
 ALL, ALL_RECORDED = "all ranks", "all recorded ranks"
+ONLY_ONE = (
+    ("all ranks take", "the job takes"),
+    (" on all ranks", ""),
+    ("all ranks stand still", "the job stands still"),
+    ("its peers' clock", "its earlier clock"),
+    (" with a peer (`py-spy record`)", " with earlier steps (`py-spy record`)"),
+)
+"""What to say where there is only one rank. Our choice."""
 HALF = 0.5
 """Of the costliest: who costs less may have waited for it. Our choice."""
 
@@ -99,17 +107,24 @@ def waiting_for_absent(
     return _says(wait) if wait > least * job.line.typical_ns else ""
 
 
-def of_recorded(verdict: Verdict) -> Verdict:
-    """The verdict with `all ranks` worded as what they are: those that were recorded."""
-    evidence = tuple(replace(one, detail=worded(one.detail)) for one in verdict.evidence)
+def reworded(verdict: Verdict, say: Callable[[str], str]) -> Verdict:
+    """The verdict with everything that people read in other words."""
+    evidence = tuple(replace(one, detail=say(one.detail)) for one in verdict.evidence)
     return replace(
-        verdict, evidence=evidence, summary=worded(verdict.summary), advice=worded(verdict.advice)
+        verdict, evidence=evidence, summary=say(verdict.summary), advice=say(verdict.advice)
     )
 
 
 def worded(text: str) -> str:
     """A text about all ranks as one about all that were recorded."""
     return text.replace(ALL, ALL_RECORDED)
+
+
+def of_one_rank(text: str) -> str:
+    """A text about all ranks, or about one and its peers, in a job that has only one."""
+    for some, instead in ONLY_ONE:
+        text = text.replace(some, instead)
+    return text
 
 
 def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Finding]:

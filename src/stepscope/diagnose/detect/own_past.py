@@ -1,26 +1,29 @@
 """Ranks that became slower than they were, where nobody else does what they do.
 
 Fault: slow data loading in a pipeline, where only the first stage loads; whatever one rank alone
-does; a slow host that holds all ranks of a pipeline stage.
+does; a slow host that holds all ranks of a pipeline stage; the device of a job that has only one.
 Paper: none; ARGUS (2026), section 6.1, compares a rank with its peers only.
 Rule: steps got longer from some step on (`step_time`), and the own time of one rank, in a phase
 that it alone has, or of all ranks of a stage rose by at least half of that, and no other rank's by
-half as much.
+half as much. The only rank of a job counts if a device runs it, and takes longer in all phases: a
+larger batch or other code leaves some as they are, and a busy machine slows no device.
 Cost: medians of arrays at hand. Cannot see: what was slow from the first step on; several culprits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect import step_time
-from stepscope.diagnose.detect.regression.rise import risen
+from stepscope.diagnose.detect.regression.rise import risen, shared_rise
 from stepscope.diagnose.detect.slowdown import slowdown_of
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect
@@ -35,7 +38,7 @@ class OwnPast:
     """Ranks whose own time rose when the steps got longer, and that have no peers to compare."""
 
     name = "own-past"
-    needs = Needs("phases", "steps", ranks=2)
+    needs = Needs("phases", "steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         skip = job.line.warm_up
@@ -43,6 +46,8 @@ class OwnPast:
         if change is None:
             return
         split, step_ns = change.split + skip, change.after_ns - change.before_ns
+        if len(job.line.ranks) == 1 and not _is_slow_device(job, replace(change, split=split)):
+            return
         before, after = slice(skip, split), slice(split, None)
         total = np.nan_to_num(risen(job.total, before, after))
         rows = _risen_alone(job, total, HALF * step_ns)
@@ -60,9 +65,16 @@ def _risen_alone(job: Observed, risen_ns: Floats, least_ns: float) -> list[int]:
     for rows in ([row], _stage_of(job, row)):
         others = np.delete(risen_ns, rows)
         least = risen_ns[rows].min()
-        if others.size and least >= least_ns and others.max() < HALF * least:
+        if least >= least_ns and others.max(initial=0.0) < HALF * least:
             return [int(one) for one in rows]
     return []
+
+
+def _is_slow_device(job: Observed, change: step_time.StepChange) -> bool:
+    """Whether the only rank of a job takes longer in everything that its device does."""
+    rise = shared_rise(job, change)
+    alone = job.window.job.world_size == 1 and on_devices(job)
+    return alone and rise.phase is None and not rise.selective
 
 
 def _stage_of(job: Observed, row: int) -> list[int]:
@@ -75,8 +87,9 @@ def _stage_of(job: Observed, row: int) -> list[int]:
 
 
 def _without_peers(job: Observed, row: int, together: int) -> Iterator[tuple[str | None, Floats]]:
-    """The own times that nobody else has: those of phases of one rank; of a whole stage, all."""
-    if together > 1:
+    """The own times that nobody else has: those of phases of one rank; of a whole stage, or of the
+    only rank, all."""
+    if together > 1 or len(job.line.ranks) == 1:
         yield None, job.total
         return
     for phase, own in job.own.items():

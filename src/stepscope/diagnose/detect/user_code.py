@@ -27,6 +27,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.frames import function_of, is_users
 from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples
 from stepscope.diagnose.views.unnamed import covered
+from stepscope.diagnose.words.advice import who_spend
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Mask
@@ -64,11 +65,11 @@ class UserCode:
     """A function of the user's own that takes time on all ranks, beside training."""
 
     name = "user-code"
-    needs = Needs("stacks", "steps", ranks=2)
+    needs = Needs("stacks", "steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         samples = job.samples
-        if samples is None:
+        if samples is None or (len(job.line.ranks) == 1 and job.window.job.world_size != 1):
             return
         own = _own(job, samples)
         spent = _spent(job, samples, own)
@@ -125,7 +126,8 @@ def _own(job: Observed, samples: Samples) -> Mask:
 def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
     """Time per step that ranks spend in their own code while their devices idle; None if unknown.
 
-    The rank with most of it is left out: what one rank does is not the code of all.
+    The rank with most of it is left out: what one rank does is not the code of all, unless there is
+    only one.
     """
     idle = waste.idle_of_devices(job) if samples.shows_modules else None
     if idle is None:
@@ -133,6 +135,8 @@ def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
     start, row = samples.time_ns[own], samples.row[own]
     end = start + samples.weight[own].astype(np.int64)
     spent = np.minimum(covered(job.line, row, start, end), idle)
+    if len(spent) == 1:
+        return spent[0]
     most = int(np.argmax(np.nansum(spent, axis=1)))
     others: Floats = np.delete(spent, most, axis=0)
     sampled = np.isin(np.delete(np.arange(len(spent)), most), samples.row)
@@ -166,7 +170,8 @@ def _function(
 def _found(job: Observed, part: waste.Stretch, function: _Function) -> Waste:
     loss = min(part.loss, function.share)
     where = short_frame(function.frame)
-    says = f"all ranks spend {percent(loss)} of their steps in {where}"
+    who, whose = who_spend(job.line.ranks.tolist())
+    says = f"{who} {percent(loss)} of {whose} steps in {where}"
     says += job.line.since(part.first)
     detail = (
         f"{function.frame} is in {percent(function.share)} of the samples, outside of all that "

@@ -51,15 +51,24 @@ def is_low(ratio: float | None) -> bool:
     return ratio is not None and ratio < LOW
 
 
+def clock_of_past(job: Observed, suspect: Suspect) -> float | None:
+    """The mean clock of a device over what it was before the suspect became slow."""
+    spans = (suspect.first, suspect.stop), (job.line.warm_up, suspect.first)
+    now, before = (float(job.hardware("sm_clock_mhz", *one)[suspect.row]) for one in spans)
+    return now / before if np.isfinite(now) and before > 0 else None
+
+
 class LowClock:
-    """A GPU that runs at a lower clock than its peers' GPUs."""
+    """A GPU that runs at a lower clock than its peers' GPUs; without peers, than it did before."""
 
     name = "gpu-clock"
     causes: tuple[Cause, ...] = ("compute",)
-    needs = Needs("hardware:sm_clock_mhz", ranks=2)
+    needs = Needs("hardware:sm_clock_mhz")
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        speed = relative_clock(job, suspect.row, suspect.first, suspect.stop)
+        alone = len(job.line.ranks) == 1
+        speed = (clock_of_past(job, suspect) if alone
+                 else relative_clock(job, suspect.row, suspect.first, suspect.stop))  # fmt: skip
         if speed is None or not is_low(speed) or of_host(job, suspect):
             return None
         held = job.hardware("clock_held_down", suspect.first, suspect.stop)[suspect.row]

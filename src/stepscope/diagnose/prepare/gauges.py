@@ -3,7 +3,7 @@
 A processor samples GPUs by number (`sm_clock_mhz.gpu3`) and records on which of them a rank's
 process computes (`gpu_index`). In a container it may not be able to see that. Then the ranks of a
 host are assumed to use its GPUs in order, as launchers assign them, but only if there are as many
-ranks as GPUs.
+ranks as GPUs, or as GPUs that were sampled.
 """
 
 from __future__ import annotations
@@ -59,18 +59,23 @@ def _users(window: Window, table: Table, gpu: Ints) -> Ints:
     index, count = indices(window), int(gpu.max()) + 1
     users = np.full((len(hosts.values) + 1, count + 1), NONE)  # the last of each is for unknown
     for code, name in enumerate(hosts.values):
-        for at, rank in _on(known.get(name), index, count).items():
+        sampled = np.unique(gpu[(hosts.codes == code) & (gpu >= 0)]).tolist()
+        for at, rank in _on(known.get(name), index, count, sampled).items():
             users[code, at] = rank
     return users[hosts.codes, gpu]
 
 
-def _on(host: Host | None, index: dict[int, int], count: int) -> dict[int, int]:
+def _on(
+    host: Host | None, index: dict[int, int], count: int, sampled: list[int]
+) -> dict[int, int]:  # fmt: skip
     """The rank of each GPU of a host: as recorded, else in order if there are as many of both."""
     if host is None:
         return {}
     found = {index[rank]: rank for rank in host.ranks if index.get(rank, count) < count}
+    if found or len(host.ranks) == len(sampled):
+        return found or dict(zip(sampled, host.ranks, strict=True))
     in_order = len(host.ranks) == (len(host.gpus) or count)
-    return found or (dict(enumerate(host.ranks[:count])) if in_order else {})
+    return dict(enumerate(host.ranks[:count])) if in_order else {}
 
 
 def _plain(metrics: Strings, rows: Mask) -> Strings:
