@@ -1,4 +1,4 @@
-"""A job of one rank has no peers: its own past shows what became slow, its stacks what always was."""
+"""A job of one rank has no peers: its past shows what became slow, its stacks what always was."""
 
 from __future__ import annotations
 

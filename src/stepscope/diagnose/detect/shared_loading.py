@@ -56,11 +56,11 @@ LEFT = 0.25
 """Part of the loss that must be left in steps in which another rank loads longest than the one that
 mostly does: without that one, all would lose as much again. Our choice."""
 ALIKE = 0.5
-"""Such steps lose as much as the others if they lose half, and a rank of a host waits as the longest
-does if it loads for half as long; as `account.waste`. Measured on real data."""
+"""Such steps lose as much as the others if they lose half, and a rank of a host waits as the
+longest does if it loads for half as long; as `account.waste`. Measured on real data."""
 NOW_AND_THEN = 0.05
-"""Of the steps in which a rank must wait, and in two at least: once is a hiccup. Where all take turns
-any notable wait counts: who was behind for longest depends on chance. Our choice."""
+"""Of the steps in which a rank must wait, and in two at least: once is a hiccup. Where all take
+turns any notable wait counts: who was behind for longest depends on chance. Our choice."""
 MOST_RANKS = 0.75
 """Of those that load, or of a host's. Our simulator, as `decide.join.WHOLE`."""
 MOST_AGAIN = 2 / 3
