@@ -134,9 +134,9 @@ def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
         return None
     start, row = samples.time_ns[own], samples.row[own]
     end = start + samples.weight[own].astype(np.int64)
-    spent = np.minimum(covered(job.line, row, start, end), idle)
+    spent: Floats = np.minimum(covered(job.line, row, start, end), idle)
     if len(spent) == 1:
-        return spent[0]
+        return np.asarray(spent[0])
     most = int(np.argmax(np.nansum(spent, axis=1)))
     others: Floats = np.delete(spent, most, axis=0)
     sampled = np.isin(np.delete(np.arange(len(spent)), most), samples.row)
