@@ -175,6 +175,19 @@ def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None
     assert "waiting for the data of one of them" in verdict.summary
 
 
+@pytest.mark.parametrize(("busy", "said"), [(1.0, True), (1.5, False)])
+def test_loading_that_takes_longer_as_everything_does_is_a_symptom(busy: float, said: bool) -> None:
+    """On a busy machine all ranks take longer for a while, and load for longer, too."""
+
+    def slower(own: Floats) -> Floats:
+        own[1:, :, 60:110] *= busy
+        own[0, :, 60:110] += 8e6
+        return own
+
+    found = diagnose(a_job(noise=0.02, edit=slower, stacks=False))
+    assert any(one.cause == "data_loading" for one in found.verdicts) == said
+
+
 @pytest.mark.parametrize(("waits", "loads"), [(0.1, True), (0.5, False)])
 def test_ranks_that_wait_for_processors_are_late_with_their_data_as_well(
     waits: float, loads: bool

@@ -196,6 +196,18 @@ def measured(job: Observed, part: Stretch, loss: float) -> float:
     return rise if loss >= ALIKE * rise else loss
 
 
+def is_symptom(job: Observed, part: Stretch, loss: float) -> bool:
+    """Whether steps of a stretch are longer than the others by more than twice a loss: then all that
+    ranks do takes longer meanwhile, as on a busy machine."""
+    period = job.line.job_period_ns
+    outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
+    inside, outside = period[part.first : part.stop], outside[np.isfinite(outside)]
+    if outside.size < WITHIN:
+        return False
+    level = max(stats.median(inside), 1.0)
+    return loss < ALIKE * (level - stats.median(outside)) / level
+
+
 def _loss(share: Floats, first: int, stop: int) -> float:
     inside, outside = _divided(share, first, stop)
     usual = float(np.nanmean(outside)) if np.isfinite(outside).any() else 0.0

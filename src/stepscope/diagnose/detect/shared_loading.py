@@ -11,7 +11,8 @@ that one spends. Who is behind stays behind for a while, since the others' loade
 meanwhile; so few ranks may lead, one after another, where most are seen to wait now and then. If
 only those of one host do, that host is named. Where host and device are timed apart, only what no
 device phase covers counts (`views.exposed_loading`); of the stages of a pipeline, the one that
-loads longest; and no more than steps became longer by, if it began or ended.
+loads longest; and no more than steps became longer by, if it began or ended. If they became longer
+by more than twice as much, it is a symptom of that.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
 for; jobs on GPUs whose kernels were not recorded, where the device may work meanwhile.
 """
@@ -95,6 +96,8 @@ class SharedLoading:
             yield _found_in_queue(job, phase, own, _as_measured(job, turns, turns.loss), queue)
         elif part is not None:
             typical = waste.loss_of(job, stats.column_median(own[loads]), part)
+            if waste.is_symptom(job, part, typical):
+                return
             yield _found(job, phase, _as_measured(job, part, typical), loads)
 
 
