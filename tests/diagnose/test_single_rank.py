@@ -11,8 +11,8 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
 from stepscope.window import Window
 
-from .jobs import MS, START, Fault, a_job, a_table, without
-from .test_waste import LOOP, with_paths
+from .jobs import LOOP, MS, START, Fault, a_job, a_table, without
+from .test_waste import with_paths
 
 STEPS, SINCE = 100, 60
 PASSES = {"forward-compute": 60.0, "backward-compute": 120.0, "optimizer": 10.0}

@@ -197,8 +197,8 @@ def measured(job: Observed, part: Stretch, loss: float) -> float:
 
 
 def is_symptom(job: Observed, part: Stretch, loss: float) -> bool:
-    """Whether steps of a stretch are longer than the others by more than twice a loss: then all that
-    ranks do takes longer meanwhile, as on a busy machine."""
+    """Whether steps of a stretch are longer than the others by more than twice a loss: then all
+    that ranks do takes longer meanwhile, as on a busy machine."""
     period = job.line.job_period_ns
     outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
     inside, outside = period[part.first : part.stop], outside[np.isfinite(outside)]
