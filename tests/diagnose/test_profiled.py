@@ -108,6 +108,14 @@ def test_a_slow_rank_gets_its_function() -> None:
     assert any(one.method == "pattern-of-rank" for one in named.evidence)
 
 
+def test_a_label_of_a_whole_pass_is_no_function_of_a_slow_rank() -> None:
+    fault = Fault((2,), "forward-compute", 100, ms=40)
+    wrapper = Share("DistributedDataParallel.forward", "python", but(0.004, 4, r2=0.3))
+    job = with_patterns(a_job(faults=[fault], stacks=False), 4, [*working(4), wrapper])
+    (verdict,) = diagnose(job).verdicts
+    assert (verdict.ranks, verdict.function) == ((2,), None)
+
+
 def test_a_function_of_another_rank_explains_nothing() -> None:
     fault = Fault((2,), "forward-compute", 100, ms=40)
     job = a_job(faults=[fault], stacks=False)

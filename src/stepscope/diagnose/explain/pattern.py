@@ -61,7 +61,8 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
         return None
     own = window.beta[:, suspect.row]
     usual: Floats = np.median(window.beta[:, peers], axis=1)
-    works: Mask = np.array([one.trains and not one.waits for one in window.functions], np.bool_)
+    works: Mask = np.array([one.trains and not (one.waits or one.is_pass)
+                            for one in window.functions], np.bool_)  # fmt: skip
     excess = np.where(works, own - usual, -np.inf)
     most = int(np.argmax(excess))
     share = _share(job, suspect, window)

@@ -36,6 +36,8 @@ LOADS = (PINS, "loader worker")
 MAIN = "MainThread"
 TORCHS_MARKS = ("Optimizer.", "enumerate(DataLoader)#")
 """Beginnings of the names of PyTorch's own annotations that contain one kind of work."""
+TORCHS_PASSES = ("DistributedDataParallel.", "FullyShardedDataParallel.", "FSDP::")
+"""Beginnings of the names of PyTorch's annotations of whole passes."""
 TORCHS_IN_C = ("torch", "Tensor", "Parameter", "pybind11", "autograd", "linear", "Generator")
 """Parts of the names of PyTorch's functions in C, whose module Python does not tell."""
 
@@ -94,6 +96,11 @@ class Function:
         contain anything, also waiting."""
         placed = self.location or self.caller or self.name.startswith("<")
         return self.kind == "python" and not placed and not self.name.startswith(TORCHS_MARKS)
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether it is PyTorch's label of a whole pass: who looks for a function is not helped."""
+        return self.is_label and self.name.startswith(TORCHS_PASSES)
 
     @property
     def loads(self) -> bool:
