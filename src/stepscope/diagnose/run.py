@@ -341,9 +341,8 @@ class _Search:
             self._drop(parts, rise.method)
             self.blamed.append(whole)
             if not any(one.split is not None for one in self.unsteady):
-                self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=rise.split))
-        for detector in others if not rises else ():
-            self.blamed += self._ask(detector, Regression)
+                self.unsteady.append(Unsteady(rise.method, whole.cause, "", split=rise.split))
+        self.blamed += [one for each in others if not rises for one in self._ask(each, Regression)]
 
     def _recurrent(self) -> None:
         """What the job loses again and again, unless half of it, or what all ranks share, is known
