@@ -447,17 +447,19 @@ def test_a_rise_of_all_without_any_such_rank_is_nobodys() -> None:
     assert all(not verdict.ranks for verdict in found.verdicts) and found.state == "regression"
 
 
-@pytest.mark.parametrize(("faults", "is_part"), [
-    ((Fault(ALL, "forward-compute", 100, ms=60),), True),
-    ((Fault(ALL, "forward-compute", 100, ms=60), Fault((2,), None, 130, 150, ms=40)), False),
-])  # fmt: skip
+@pytest.mark.parametrize(("fault", "every", "is_part"), [
+    (None, 1, True),
+    (Fault((2,), None, 130, 150, ms=40), 1, False),
+    (Fault((2,), None, 130, 150, ms=40, every=5), 5, False),
+], ids=["as long as the others", "longer", "spikes"])  # fmt: skip
 def test_who_holds_up_some_steps_of_a_rise_that_are_no_longer_than_the_others_takes_turns(
-    faults: tuple[Fault, ...], is_part: bool
+    fault: Fault | None, every: int, is_part: bool
 ) -> None:
+    faults = [Fault(ALL, "forward-compute", 100, ms=60), *([fault] if fault else [])]
     job = Observed(a_job(faults=faults, stacks=False))
     rise = Regression("regression", "unknown", "", steps=(100, 199), split=100, score=0.3)
     one = Slowdown("argus-l2", "data_loading", "", (2,), phase="data-load", lost_fraction=0.3,
-                   steps=(130, 149))  # fmt: skip
+                   steps=(130, 149), columns=frozenset(range(130, 150, every)))  # fmt: skip
     whole, parts = with_turns(job, rise, [one])
     assert parts == [one] * is_part
     assert whole.cause == ("data_loading" if is_part else "unknown")

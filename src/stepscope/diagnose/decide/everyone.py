@@ -107,7 +107,7 @@ def is_turn_of(job: Observed, rise: Regression, one: Finding) -> bool:
     if rise.split is None or not isinstance(one, Slowdown) or one.steps is None:
         return False
     columns = np.arange(len(job.line.steps))
-    its = columns[job.line.within(one.steps)]
+    its = np.array(sorted(one.columns)) if one.columns else columns[job.line.within(one.steps)]
     rest = np.setdiff1d(columns[rise.split :], its)
     if not its.size or its[0] < rise.split or its.size >= rest.size or one.measured_cost:
         return False
