@@ -14,7 +14,7 @@ from stepscope.report.text import render_text
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Window
 
-from .jobs import Fault, a_job
+from .jobs import START, Fault, a_job, a_table
 
 ALL = (0, 1, 2, 3)
 LAST = "the last one to arrive may not have been recorded"
@@ -74,3 +74,10 @@ def test_reports_say_which_ranks_were_recorded() -> None:
     assert said in render_html(diagnosis)
     assert to_json(diagnosis)["unrecorded"].startswith(said)
     assert diagnose(a_job()).unrecorded == ""
+
+
+def test_gauges_of_ranks_that_nobody_recorded_hide_no_waiting_for_them() -> None:
+    window = only(a_job(noise=0.02, faults=[SLOW]), 0, 1)
+    clock = a_table("rank host metric ts_ns value", [(3, "h", "sm_clock_mhz", START, 1980.0)])
+    window = Window(window.job, {**window.tables, "hardware": clock})
+    assert LAST in diagnose(window).unaccounted

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.diagnose.decide.echoes import without_crowded_out
 from stepscope.diagnose.finding import Cause, Evidence, Slowdown
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.unnamed import BETWEEN
+from stepscope.trace import ProcessGroup
 
-from .jobs import a_job
+from .jobs import a_job, without
 
 
 def late(rank: int, cause: Cause, computed: float, starved: float, lost_ms: float) -> Slowdown:
@@ -38,3 +42,18 @@ def test_who_is_late_for_want_of_a_processor(
     assert [one.ranks for one in explained] == victims
     assert {one.ranks for one in kept} == {(2,), (3,)} - set(victims)
     assert all("rank 3 on its host takes it" in one.decisions[-1].says for one in explained)
+
+
+@pytest.mark.parametrize(("culprit_ms", "group", "victims"), [
+    (40, (2, 3), [(2,)]), (20, (2, 3), []), (40, (1, 3), []),
+], ids=["several times as late", "about as late", "of another group"])  # fmt: skip
+def test_who_meets_a_culprit_within_passes_is_a_victim_where_only_operators_were_recorded(
+    culprit_ms: float, group: tuple[int, ...], victims: list[tuple[int, ...]]
+) -> None:
+    window = without(a_job(ranks=4, stacks=False), "phases")
+    groups = (*window.job.groups, ProcessGroup("ep-0", "ep", group))
+    job = Observed(replace(window, job=replace(window.job, groups=groups)))
+    assert job.own.phases == (BETWEEN,)
+    found = [late(2, "compute", 0.0, 0.0, 10), late(3, "compute", 0.0, 0.0, culprit_ms)]
+    _, explained = without_crowded_out(job, found)
+    assert [one.ranks for one in explained] == victims

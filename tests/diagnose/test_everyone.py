@@ -13,6 +13,7 @@ from stepscope.diagnose.decide.everyone import (
     charged_once,
     is_after_effect,
     is_of_trend,
+    with_turns,
 )
 from stepscope.diagnose.decide.same_loss import victims_beside
 from stepscope.diagnose.finding import Cause, Regression, Slowdown, SlowLink, Waste
@@ -444,3 +445,23 @@ def test_where_waiting_was_not_measured_a_rise_of_all_is_the_one_ranks_that_bega
 def test_a_rise_of_all_without_any_such_rank_is_nobodys() -> None:
     found = diagnose(sharded(slower_ms=0, bigger_ms=60))
     assert all(not verdict.ranks for verdict in found.verdicts) and found.state == "regression"
+
+
+@pytest.mark.parametrize(("fault", "every", "is_part"), [
+    (None, 1, True),
+    (Fault((2,), None, 130, 150, ms=40), 1, False),
+    (Fault((2,), None, 130, 150, ms=40, every=5), 5, False),
+], ids=["as long as the others", "longer", "spikes"])  # fmt: skip
+def test_who_holds_up_some_steps_of_a_rise_that_are_no_longer_than_the_others_takes_turns(
+    fault: Fault | None, every: int, is_part: bool
+) -> None:
+    faults = [Fault(ALL, "forward-compute", 100, ms=60), *([fault] if fault else [])]
+    job = Observed(a_job(faults=faults, stacks=False))
+    rise = Regression("regression", "unknown", "", steps=(100, 199), split=100, score=0.3)
+    one = Slowdown("argus-l2", "data_loading", "", (2,), phase="data-load", lost_fraction=0.3,
+                   steps=(130, 149), columns=frozenset(range(130, 150, every)))  # fmt: skip
+    whole, parts = with_turns(job, rise, [one])
+    assert parts == [one] * is_part
+    assert whole.cause == ("data_loading" if is_part else "unknown")
+    measured, _ = with_turns(job, replace(rise, cause="gc", score=0.9), [one])
+    assert measured.cause == "gc", "of turns only what nothing else explains"

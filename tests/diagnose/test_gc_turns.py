@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from stepscope.diagnose.detect.in_turns import lengthening
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 
@@ -47,3 +50,14 @@ def test_where_some_rank_pauses_in_every_step_the_cost_is_what_steps_vary_with()
     (one,) = verdicts(every)
     assert (one.cause, one.ranks) == ("gc", ())
     assert one.lost_fraction is not None and 0.3 <= one.lost_fraction <= 0.5
+
+
+def test_long_steps_of_another_reason_do_not_hide_what_pauses_of_one_length_cost() -> None:
+    """With hundreds of ranks the longest pause of each step lasts about as long as any."""
+    random = np.random.default_rng(3)
+    pauses = 124 + random.normal(size=40)
+    pauses[[5, 22]] -= 16
+    steps = 400 + pauses + random.normal(size=40)
+    steps[[9, 30]] += 70
+    assert lengthening(steps, pauses) > 0.8
+    assert lengthening(random.permutation(steps), pauses) == 0.0

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.network.counters import raised_counters
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
 from stepscope.window import Window
@@ -30,6 +32,10 @@ def the_hosts() -> tuple[Host, ...]:
 
 
 def a_run(gauge: Gauge, rise: float = 1.0, every: int = 1) -> Diagnosis:
+    return diagnose(gauged(gauge, rise, every))
+
+
+def gauged(gauge: Gauge, rise: float = 1.0, every: int = 1) -> Window:
     """Steps of one length for all ranks, longer by `rise` since a step, all or every few of them;
     each rank has a gauge."""
     random, steps, samples, now = np.random.default_rng(0), [], [], START
@@ -47,7 +53,7 @@ def a_run(gauge: Gauge, rise: float = 1.0, every: int = 1) -> Diagnosis:
         "steps": a_table("rank step start_ns duration_ns", steps),
         "hardware": a_table("rank host metric ts_ns value", samples),
     }
-    return diagnose(Window(Job("gauges", RANKS, hosts=the_hosts()), tables))
+    return Window(Job("gauges", RANKS, hosts=the_hosts()), tables)
 
 
 def clocks(*low: int, at: float = 1500.0) -> Gauge:
@@ -95,3 +101,13 @@ def test_an_adapter_whose_errors_come_with_every_long_step_says_more_than_their_
 @pytest.mark.parametrize(("since", "rise"), [(SINCE, 1.0), (0, 1.4), (15, 1.4)])
 def test_errors_are_none_without_lost_time_or_at_other_times(since: int, rise: float) -> None:
     assert not any(one.ranks for one in a_run(errors(6, since), rise).verdicts)
+
+
+def test_errors_before_the_judged_steps_do_not_acquit_an_adapter_that_is_always_slow() -> None:
+    """Who is slow from the first step on counts errors while the job warms up as well."""
+    job = Observed(gauged(errors(5, since=0)))
+    judged = np.arange(STEPS) >= job.line.warm_up
+    assert job.line.warm_up > 0
+    (found,) = raised_counters(job, judged)
+    assert (found.metric, np.flatnonzero(found.rows).tolist()) == ("nic_errors", [5])
+    assert raised_counters(job, judged & (np.arange(STEPS) >= SINCE)) == []

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
 from stepscope.trace import Job
 from stepscope.window import Window
+
+from .jobs import MS, START, a_table
 
 
 def timers_of(parallelism: Parallelism, fault: str = "") -> Window:
@@ -40,3 +45,18 @@ def test_gaps_between_the_passes_of_a_stage_accuse_nobody() -> None:
     window = timers_of(Parallelism(pp=4, microbatches=8), "gpu_slow:rank=5,factor=1.5")
     accused = [one.ranks for one in diagnose(window).verdicts if not one.is_suspect]
     assert accused in ([], [(5,)])
+
+
+@pytest.mark.parametrize(("orders", "stages"), [
+    (("FFBFBB", "FBFBFB"), 2), (("FFBFBB", "FFBFBB"), 1), (("FFBFBB", "FFFBB"), 1),
+], ids=["a pipeline", "replicas", "unequal work"])  # fmt: skip
+def test_kernels_alone_show_stages_by_the_order_in_which_ranks_run_as_many(
+    orders: tuple[str, str], stages: int
+) -> None:
+    rows = [(rank, 0, {"F": "forward", "B": "backward"}[one], 7, START + at * MS,
+             MS * (1 + (one == "B")))
+            for rank in range(4) for at, one in enumerate(orders[rank // 2])]  # fmt: skip
+    rows += [(rank, 0, "ncclDevKernel_AllReduce", 20, START + 9 * MS, 9 * MS) for rank in range(4)]
+    kernels = a_table("rank step kernel stream start_ns duration_ns", rows)
+    found = with_stages(Window(Job("kernels", 4), {"kernels": kernels}))
+    assert found.job.parallelism.get("pp", 1) == stages

@@ -95,3 +95,24 @@ def test_loaders_of_a_host_that_are_late_in_turns_have_it_in_common(
     (one,) = joined(on_hosts(), late)
     assert one.ranks == ranks
     assert [device.name for device in one.devices] == hosts
+
+
+@pytest.mark.parametrize(("times", "expected"), [
+    ((1.6, 1.6), [tuple(range(8))]), ((1.6, 1.9), [(0, 1, 2, 3), (4, 5, 6, 7)]),
+])  # fmt: skip
+def test_hosts_that_are_slow_alike_are_one_verdict(
+    times: tuple[float, float], expected: list[tuple[int, ...]]
+) -> None:
+    faults = (slow(0, 1, 2, 3, start=0, times=times[0]), slow(4, 5, 6, 7, start=0, times=times[1]))
+    job = a_job(ranks=24, steps=80, noise=0.02, faults=faults, stacks=False)
+    hosts = tuple(Host(f"host-{at}", tuple(range(4 * at, 4 * at + 4))) for at in range(6))
+    assert named(replace(job, job=replace(job.job, hosts=hosts))) == expected
+
+
+def test_a_host_does_not_absorb_its_only_slow_rank_though_its_neighbours_are_slower_than_others(
+) -> None:  # fmt: skip
+    found = [Slowdown("argus-l2", "compute", "", (rank,), steps=(5, 99), lost_fraction=0.1,
+                      lost_ns=MS * (450 if rank == 3 else 60), slowdown=1.7 if rank == 3 else 1.1,
+                      columns=frozenset(range(5, 100))) for rank in range(8)]  # fmt: skip
+    window = on_hosts()
+    assert (3,) in [one.ranks for one in joined(window, found, frozenset(range(8)))]

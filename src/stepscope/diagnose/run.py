@@ -20,7 +20,7 @@ from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_crowded_out, without_echoes
-from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, is_of_trend
+from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, with_turns
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
@@ -337,12 +337,12 @@ class _Search:
                 self.blamed = charged(self.job, rise, self.blamed)
                 self.charged.append(rise)
                 continue
-            self._drop([one for one in self.blamed if is_of_trend(rise, one)], rise.method)
-            self.blamed.append(rise)
+            whole, parts = with_turns(self.job, rise, self.blamed)
+            self._drop(parts, rise.method)
+            self.blamed.append(whole)
             if not any(one.split is not None for one in self.unsteady):
-                self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=rise.split))
-        for detector in others if not rises else ():
-            self.blamed += self._ask(detector, Regression)
+                self.unsteady.append(Unsteady(rise.method, whole.cause, "", split=rise.split))
+        self.blamed += [one for each in others if not rises for one in self._ask(each, Regression)]
 
     def _recurrent(self) -> None:
         """What the job loses again and again, unless half of it, or what all ranks share, is known

@@ -38,8 +38,8 @@ def wait_ns(job: Observed) -> Floats:
         return np.zeros(len(job.line.steps))
     waited = _waited(job, matched)
     idle = np.nan_to_num(job.line.job_period_ns - job.total, nan=np.inf)
-    least: Floats = np.clip(np.minimum(waited, idle), 0, None).min(axis=0)
-    return least
+    least = np.fmin.reduce(np.clip(np.minimum(waited, idle), 0, None), axis=0)
+    return np.asarray(np.nan_to_num(least))  # gauges know ranks that nobody recorded otherwise
 
 
 def together_ns(job: Observed, groups: Sequence[ProcessGroup]) -> Floats | None:

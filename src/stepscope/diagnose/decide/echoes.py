@@ -19,14 +19,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.join import SWALLOWED
 from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS, suspected
 from stepscope.diagnose.finding import Decision, Slowdown, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.unnamed import UNNAMED, all_waits_recorded, waiting
+from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED, all_waits_recorded, waiting
 from stepscope.window import Ints, Window
 
 ECHO = 0.5
@@ -118,12 +120,25 @@ def without_crowded_out(
     """The findings to keep, and those that a neighbour explains."""
     kept, explained = list[Slowdown](), list[Slowdown]()
     for one in found:
-        by = _taken_by(job, one, found)
-        if by is None:
-            kept.append(one)
-        else:
+        if (by := _taken_by(job, one, found)) is not None:
             explained.append(rules.crowded_out(one, by.ranks))
+        elif (by := _in_its_passes(job, one, found)) is not None:
+            explained.append(rules.victim(one, by.method))
+        else:
+            kept.append(one)
     return kept, explained
+
+
+def _in_its_passes(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
+    """The culprit of several times its excess that a rank meets within passes, where own time is
+    what lies between operators."""
+    if BETWEEN not in job.own.phases:
+        return None
+    groups = [frozenset(each.ranks) for each in job.window.job.groups_of_kind(*WITHIN_PASSES)]
+    beside = [other for other in found if other.lost_ns >= SWALLOWED * one.lost_ns
+              and may_overlap(one.steps, other.steps)
+              and any(each.issuperset((*one.ranks, *other.ranks)) for each in groups)]  # fmt: skip
+    return max(beside, key=lambda other: other.lost_ns, default=None)
 
 
 def _taken_by(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:

@@ -21,10 +21,13 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import LEAST_SCORE
 
 MEASURED_RISE = "measured-rise"
 MOSTLY = 0.5
 """A culprit that is slow for half of a rise accounts for most of what it costs. Our simulator."""
+TURNS_SCORE = 0.7
+"""As of ranks that hold up all others in turns (`in_turns.SCORE`). Our choice."""
 
 
 def is_after_effect(
@@ -96,6 +99,36 @@ def is_of_trend(rise: Regression, one: Finding) -> bool:
     later = rise.gradual[0] < one.steps[0]
     less = (one.lost_fraction or 0.0) < MOSTLY * (rise.lost_fraction or 0.0)
     return later and less and not one.measured_cost
+
+
+def is_turn_of(job: Observed, rise: Regression, one: Finding) -> bool:
+    """Whether a rank is only one of those that hold up the steps of a rise, one after another: it
+    was slow for less than half of it, and steps were as long without it."""
+    if rise.split is None or not isinstance(one, Slowdown) or one.steps is None:
+        return False
+    columns = np.arange(len(job.line.steps))
+    its = np.array(sorted(one.columns)) if one.columns else columns[job.line.within(one.steps)]
+    rest = np.setdiff1d(columns[rise.split :], its)
+    if not its.size or its[0] < rise.split or its.size >= rest.size or one.measured_cost:
+        return False
+    there, elsewhere = (stats.median(job.line.job_period_ns[part]) for part in (its, rest))
+    cost_ns = (one.lost_fraction or 0.0) * there
+    return there - elsewhere < MOSTLY * cost_ns
+
+
+def with_turns(
+    job: Observed, rise: Regression, blamed: Sequence[Finding]
+) -> tuple[Regression, list[Finding]]:  # fmt: skip
+    """The rise, and the findings that are parts of it. If ranks hold up its steps one after
+    another, all for one reason, that is its cause, unless it has a likelier one."""
+    turns = [one for one in blamed if is_turn_of(job, rise, one)]
+    parts = [one for one in blamed if one in turns or is_of_trend(rise, one)]
+    causes = {(one.cause, one.phase) for one in turns}
+    if len(causes) != 1 or not (rise.cause == "unknown" or rise.score < LEAST_SCORE):
+        return rise, parts
+    ((cause, phase),) = causes
+    detail = f"{rise.detail}; {turns[0].detail}, and other ranks take turns with it"
+    return replace(rise, cause=cause, phase=phase, detail=detail, score=TURNS_SCORE), parts
 
 
 def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:

@@ -69,7 +69,9 @@ def joined(
     left = {rank: one for one in found if not one.beside for rank in one.ranks}
     for unit in _units(window):
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
-            same = cause if unit.ranks <= cluster else _of_one_size(cause)
+            same = _of_one_size(cause)
+            if unit.ranks <= cluster and len(same) > 1:
+                same = cause
             if len(same) >= WHOLE * len(unit.ranks):
                 one = _common(window, same, unit)
                 if one is not None:

@@ -4,8 +4,9 @@ Of several ranks that are equally slow, healing one wins nothing: every step wai
 Their joint cost is shared among them, so that the more there are, the less each seems to cost. They
 are therefore weighed together: by what a step takes less without all of them, beyond what it takes
 less without the culprits that cost enough alone.
+Several hosts are one set if they are no farther apart than the ranks of one of them.
 Fault: devices of one batch, of one image or with one setting, spread over a cluster; one position
-in every expert group.
+in every expert group; the hosts of a rack.
 What they must not be: those healthy ranks that happen to be the slowest. The statistic is that of
 `numeric.two_speeds`: their distance from all others must exceed what chance does with any way to
 choose as many ranks.
@@ -26,6 +27,7 @@ from stepscope.diagnose.decide.cost import what_if
 from stepscope.diagnose.decide.experts import same_experts
 from stepscope.diagnose.decide.join import SEVERAL, alike_by_cause, as_one
 from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import are_apart
 from stepscope.diagnose.observed import TWO_SPEEDS, Observed
 from stepscope.diagnose.suspect import Suspect
@@ -46,7 +48,7 @@ def with_sets(
         suspects: those behind all of them.
     """
     alike = alike_by_cause([one for one in weighed if one.ranks and not _shares(one)])
-    sets = [part for part in alike if _needs_a_set(part)]
+    sets = [part for part in alike if _needs_a_set(part) or _are_hosts_alike(job, part)]
     within = [one for part in sets for one in part]
     apart = [one for one in weighed if one not in within]
     known = frozenset(rank for one in apart if one.costs_enough for rank in one.ranks)
@@ -64,6 +66,19 @@ def _needs_a_set(part: Sequence[Slowdown]) -> bool:
     if any(not one.costs_enough for one in part):
         return len(part) > 1
     return len(part) >= SEVERAL and all(len(one.ranks) == 1 for one in part)
+
+
+def _are_hosts_alike(job: Observed, part: Sequence[Slowdown]) -> bool:
+    """Whether each finding is about a host, and their ranks have one level."""
+    recorded = frozenset(job.window.ranks)
+    hosts = [frozenset(host.ranks) & recorded for host in job.window.job.hosts]
+    whole = [len(one.ranks) > 1 and frozenset(one.ranks) in hosts for one in part]
+    if len(part) < 2 or not all(whole):
+        return False
+    assert part[0].suspect is not None
+    levels = _levels(job, part[0].suspect)
+    own = [levels[job.line.rows(np.array(one.ranks, np.int64))] for one in part]
+    return bool(np.ptp([stats.median(one) for one in own]) <= max(np.ptp(one) for one in own))
 
 
 def _weighed(

@@ -23,7 +23,7 @@ from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY
 from stepscope.diagnose.account.idle_devices import idle_beyond_peers
 from stepscope.diagnose.account.turns import CHANGING, stays_with_one
-from stepscope.diagnose.detect.step_time import long_steps
+from stepscope.diagnose.detect.step_time import SPIKE_MADS
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
 from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
@@ -183,11 +183,13 @@ def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
 def lengthening(period: Floats, last: Floats) -> float:
     """How much longer steps get with what their last rank takes longer: 0 not at all, 1 all of it.
 
-    Steps that are long for another reason, such as checkpoints, show nothing of it.
+    Steps that are long for another reason, such as checkpoints, show nothing of it: what their last
+    rank takes is no longer than in other steps.
     """
-    long = long_steps(period)
-    other = long[last[long] < MOSTLY * (period[long] - stats.median(period))]
-    period, last = np.delete(period, other), np.delete(last, other)
+    rise, more = period - stats.median(period), last - stats.median(last)
+    spread = max(stats.sigma(period), stats.NOISE_FLOOR * stats.median(period))
+    other = (rise > SPIKE_MADS * spread) & (more < MOSTLY * rise)
+    period, last = period[~other], last[~other]
     if period.size < LEAST_STEPS or not (np.ptp(period) and np.ptp(last)):
         return 0.0
     together = float(np.corrcoef(period, last)[0, 1])

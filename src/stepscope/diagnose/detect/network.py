@@ -182,10 +182,14 @@ def _is_local(link: SlowDevice) -> bool:
 
 
 def _devices(link: SlowDevice) -> tuple[Device, ...]:
-    """The suspects that have a name and are likely enough."""
+    """The suspects that have a name and are likely enough; none where others that were not kept are
+    as likely as the likeliest."""
     likeliest = link.suspects[0][1]
     next_one = link.suspects[1][1] if len(link.suspects) > 1 else 0.0
-    least = min(likeliest, LEAST_NAMED) if likeliest >= STANDS_OUT * next_one else LEAST_NAMED
+    stands_out = likeliest >= STANDS_OUT * next_one
+    if not stands_out and 1 - sum(chance for _, chance in link.suspects) >= likeliest:
+        return ()
+    least = min(likeliest, LEAST_NAMED) if stands_out else LEAST_NAMED
     named = [_device(one, chance) for one, chance in link.suspects if chance >= least]
     return tuple(device for device in named if device is not None)
 

@@ -88,10 +88,10 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Mask:
     row, column, value = _by_rank(job, metric)
     # an event in a step shows in the first sample after it
     slow = steps | np.concatenate(([False], steps[:-1]))
-    inside = slow[column]
+    fast = ~slow & (np.arange(slow.size) >= job.line.warm_up)  # those before were not judged
     during, else_ = (
         stats.sums(row[part], value[part], len(job.line.ranks)) / max(int(count), 1)
-        for part, count in ((inside, slow.sum()), (~inside, (~slow).sum()))
+        for part, count in ((slow[column], slow.sum()), (fast[column], fast.sum()))
     )
     usual = max(stats.median(during), 0.0)
     return np.asarray(during > TIMES * np.maximum(else_, usual))

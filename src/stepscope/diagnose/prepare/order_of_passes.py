@@ -3,8 +3,10 @@
 The first stage begins the passes of several microbatches before the first backward pass comes back
 to it, and the last stage turns round at once. So if ranks pass through the microbatches of a step
 in different orders, they are stages, and what lies between their passes may be waiting for each
-other.
-Cost: the phases of one step. Cannot see: schedules in which all stages have one order.
+other. Where only kernels were recorded, the same shows in how many of them a rank runs before the
+first one of the kind that takes longest, if all run as many, and as many ranks have each order.
+Cost: the phases, or the kernels, of one step. Cannot see: schedules in which all stages have one
+order.
 """
 
 from __future__ import annotations
@@ -24,15 +26,37 @@ def with_stages(window: Window) -> Window:
     job = window.job
     if job.groups_of_kind("pp") or job.parallelism.get("pp", 1) > 1:
         return window
-    stages = _orders(window.table("phases"))
+    phases = window.table("phases")
+    stages = _orders(phases) if phases is not None else _orders_of_kernels(window.table("kernels"))
     if stages < 2:
         return window
     return Window(replace(job, parallelism={**job.parallelism, "pp": stages}), window.tables)
 
 
-def _orders(phases: Table | None) -> int:
+def _orders_of_kernels(kernels: Table | None) -> int:
+    """How many different numbers of kernels ranks run before the first one of the longest kind, on
+    the stream with most kernels; 0 where they do not run as many, or some order is rarer."""
+    if kernels is None or not kernels.has("step", "stream", "start_ns", "duration_ns"):
+        return 0
+    rows = of_middle_step(kernels)
+    streams, count = np.unique(rows.ints("stream"), return_counts=True)
+    if not streams.size:
+        return 0
+    rows = rows.take(rows.ints("stream") == streams[count.argmax()])
+    names = rows.strings("kernel")
+    spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
+    order = np.lexsort((rows.ints("start_ns"), rows.ints("rank")))
+    rank, longest = rows.ints("rank")[order], (names.codes == spent.argmax())[order]
+    own = np.split(longest, np.flatnonzero(np.diff(rank)) + 1)
+    if len({each.size for each in own}) > 1 or not all(each.any() for each in own):
+        return 0
+    leads, alike = np.unique([int(each.argmax()) for each in own], return_counts=True)
+    return int(leads.size) if np.ptp(alike) == 0 and alike[0] > 1 else 0
+
+
+def _orders(phases: Table) -> int:
     """How many different numbers of passes ranks begin before the first one of the other kind."""
-    if phases is None or not phases.has("step", "microbatch", "start_ns"):
+    if not phases.has("step", "microbatch", "start_ns"):
         return 0
     rows = of_middle_step(phases)
     rows = rows.take((rows.strings("phase").codes >= 0) & (rows.ints("microbatch") >= 0))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
@@ -388,12 +389,17 @@ def _is_at_once_on_hosts(job: Observed, rise: Rise) -> bool:
 
 def _of_network(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """Whether data moves more slowly, and nothing else: a busy machine moves it more slowly over
-    TCP, too, but also computes so. In few steps it is too early: whose link it is shows later."""
+    TCP, too, but also computes so: there it is too early in few steps, and whose link it is shows
+    later. Where members of a collective were not recorded, one of those may be late instead."""
     calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
     is_early = is_brief(len(job.line.steps) - job.line.warm_up)
-    if is_early or not (calm or on_devices(job)):
+    if not (on_devices(job) or (calm and not is_early)):
         return None
-    return _Reason("network", 0.6, _named(rise.phase))
+    waits = wait_ns(job) if unrecorded_ranks(job) else np.zeros(len(job.line.steps))
+    before, after = waits[job.line.warm_up : change.split], waits[change.split :]
+    absent = stats.median(after) - stats.median(before) >= HALF * rise.transfer_ns
+    says = "; a rank that was not recorded may be late instead" if absent else ""
+    return _Reason("network", SUSPECT_SCORE if absent else 0.6, _named(rise.phase), detail=says)
 
 
 def _is_of_all(job: Observed, rise: Rise, change: StepChange) -> bool:
