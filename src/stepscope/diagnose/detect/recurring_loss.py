@@ -4,8 +4,9 @@ Fault: checkpoints or evaluations that are too frequent or too slow; pauses of a
 steps (garbage collection, loading), which a schedule alone makes look planned.
 Paper: none. A plan excuses a person, not the state of the job: whatever recurs and takes more than
 a tenth of the time is reported, without a rank. What jobs do beside training has no right level, so
-there only a cost that is clearly more than usual counts (`account.belief`). Nobody plans to save
-every few steps: long steps that come more often than in a tenth of all are no plan.
+there only a cost that is clearly more than usual counts (`account.belief`): all ranks evaluate
+together. Where one saves and the others wait for it, nothing is done for the time of these. Nobody
+plans to save every few steps: long steps that come more often than in a tenth of all are no plan.
 Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
 """
 
@@ -123,7 +124,7 @@ def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -
 
 def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     """How sure it is that these steps cost what they need not; None: it is what jobs usually do."""
-    if not _is_beside(job, found, source):
+    if found.rows or not _is_beside(job, found, source):
         return SCORE
     sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
     if sure < LEAST_SCORE:
