@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
@@ -112,6 +113,17 @@ def test_what_one_rank_does_while_all_wait_needs_no_more_than_a_tenth() -> None:
     assert (one.ranks, one.phase) == ((), "autre")
     assert one.lost_fraction == pytest.approx(260 / 2260, abs=0.02)
     assert with_pauses(pauses).verdicts == ()
+
+
+@pytest.mark.parametrize(("ms", "told"), [(400, True), (120, False)])
+def test_long_steps_without_a_schedule_are_told_if_they_cost_more_than_jobs_usually_lose(
+    ms: int, told: bool
+) -> None:
+    """All ranks wait within their passes, and nothing shows for what."""
+    odd = np.random.default_rng(4).choice(np.arange(10, 80), 12, replace=False)
+    found = with_pauses(lambda step: [("pass", 100 + (ms if step in odd else 0))])
+    assert found.state == "jitter"
+    assert [(one.ranks, one.cause) for one in found.verdicts] == [((), "unknown")] * told
 
 
 def late_in_turns(ms: float, every: int, rows: tuple[int, ...] = EVERYBODY) -> Diagnosis:
