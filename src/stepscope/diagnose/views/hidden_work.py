@@ -93,10 +93,11 @@ def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
 
 def _by_host(window: Window) -> Iterator[list[Ints]]:
     """The members of each group, host by host; a rank of an unknown host is alone, and so is one
-    that may wait within a pass for a member that nobody recorded."""
+    of a stage that may wait within a pass for a member that nobody recorded."""
     host = np.arange(len(window.ranks))
     at = {rank: row for row, rank in enumerate(window.ranks)}
-    unsure = {rank for group in window.job.groups_of_kind(*WITHIN_PASSES)
+    kinds = WITHIN_PASSES if is_staged(window) else ()
+    unsure = {rank for group in window.job.groups_of_kind(*kinds)
               if not at.keys() >= {*group.ranks} for rank in group.ranks}  # fmt: skip
     for one in window.job.hosts:
         rows = [at[rank] for rank in one.ranks if rank in at and rank not in unsure]
