@@ -65,8 +65,10 @@ def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
     Under other names they are the two phases with the most own time.
     """
     passes = _passes(job)
-    if passes is None or any(job.own.phases[at] in job.own.lasted for at in passes) and (
-        is_staged(job.window)):  # fmt: skip
+    if passes is None:
+        return None
+    excesses = any(job.own.phases[at] in job.own.lasted for at in passes)
+    if excesses and is_staged(job.window):
         return None
     return job.own.own[passes[0]], job.own.own[passes[1]]
 
