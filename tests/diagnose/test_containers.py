@@ -41,6 +41,18 @@ def test_a_phase_that_is_by_chance_as_long_as_others_is_not_the_step() -> None:
     assert contained(a_table(phases), None) is None
 
 
+def test_neither_pass_of_the_contract_lies_in_the_other() -> None:
+    """A loader that runs ahead is by chance as long as the rest of the step without backward."""
+    phases = Loop().phases()
+    whole = 1.08 * np.asarray(sum(phases.values()))
+    named = {"forward-compute": phases.pop(FORWARD), "backward-compute": phases.pop(BACKWARD)}
+    phases.pop(LOAD)
+    rest = named["forward-compute"] + np.asarray(sum(phases.values()))
+    named |= {"data-load": whole - rest, **phases}
+    steps = a_table({"step": whole})
+    assert contained(a_table(named), steps) is None
+
+
 def test_work_that_is_uneven_in_turns_is_seen_beside_the_whole_step() -> None:
     loop = Loop()
     heavy = np.random.default_rng(1).integers(RANKS, size=STEPS)

@@ -56,6 +56,12 @@ def test_a_checkpoint_comes_every_so_many_steps() -> None:
     assert set(period.at) == set(range(20, 400, 20))
 
 
+def test_a_hiccup_just_before_a_checkpoint_is_none_of_it() -> None:
+    hiccups = [Fault(EVERYBODY, "forward-compute", at - 1, at, ms=12) for at in (60, 120, 180, 240)]
+    period = only(a_job(steps=300, faults=[saving(), *hiccups]))
+    assert (period.every, period.hits, period.slots) == (20.0, 14, 14)
+
+
 def test_a_timer_of_a_host_comes_every_so_many_seconds() -> None:
     """The steps between two of its events differ in number."""
     period = only(by_a_timer(rank=2))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
@@ -68,29 +69,61 @@ def test_nobody_plans_to_stop_every_few_steps() -> None:
     assert one.confidence > 0.5 and one.ranks == ()
 
 
-def test_two_schedules_that_cross_are_told_by_the_names_of_their_phases() -> None:
-    """All ranks save every 16 steps and evaluate every 15; together these keep no interval."""
+def with_pauses(pauses: Callable[[int], list[tuple[str, int]]], ranks: int = 8) -> Diagnosis:
+    """A job in which some ranks do other things after a step, in phases; the others wait."""
     steps, phases, clock = [], [], START
     for step in range(80):
-        beside = [("save-checkpoint", 500)] * (step % 16 == 15) + [("evaluate", 300)] * (
-            step % 15 == 14)  # fmt: skip
-        lengths = [("forward-compute", 40), ("backward-compute", 60), *beside]
-        whole = sum(ms for _, ms in lengths)
+        beside = pauses(step)
+        whole = 100 + sum(ms for _, ms in beside)
         for rank in range(8):
             steps.append((rank, step, clock, whole * MS))
             begin = clock
-            for name, ms in lengths:
+            lengths = [("forward-compute", 40), ("backward-compute", 60)]
+            for name, ms in [*lengths, *(beside if rank < ranks else ())]:
                 phases.append((rank, step, name, begin, ms * MS, 0))
                 begin += ms * MS
         clock += whole * MS
     job = Job("beside", 8, (Host("h", EVERYBODY),),
               groups=(ProcessGroup("dp-0", "dp", EVERYBODY),))  # fmt: skip
-    one = verdict(diagnose(Window(job, {
+    return diagnose(Window(job, {
         "steps": a_table("rank step start_ns duration_ns", steps),
         "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
-    })))  # fmt: skip
+    }))  # fmt: skip
+
+
+def test_two_schedules_that_cross_are_told_by_the_names_of_their_phases() -> None:
+    """All ranks save every 16 steps and evaluate every 15; together these keep no interval."""
+
+    def pauses(step: int) -> list[tuple[str, int]]:
+        saves = [("save-checkpoint", 500)] * (step % 16 == 15)
+        return saves + [("evaluate", 300)] * (step % 15 == 14)
+
+    one = verdict(with_pauses(pauses))
     assert (one.ranks, one.cause) == ((), "code")
     assert one.lost_fraction == pytest.approx(4000 / 12000, abs=0.05)
+
+
+def test_what_one_rank_does_while_all_wait_needs_no_more_than_a_tenth() -> None:
+    """All ranks together may evaluate for as long."""
+
+    def pauses(step: int) -> list[tuple[str, int]]:
+        return [("autre", 260)] * (step % 20 == 19)
+
+    one = verdict(with_pauses(pauses, ranks=1))
+    assert (one.ranks, one.phase) == ((), "autre")
+    assert one.lost_fraction == pytest.approx(260 / 2260, abs=0.02)
+    assert with_pauses(pauses).verdicts == ()
+
+
+@pytest.mark.parametrize(("ms", "told"), [(400, True), (120, False)])
+def test_long_steps_without_a_schedule_are_told_if_they_cost_more_than_jobs_usually_lose(
+    ms: int, told: bool
+) -> None:
+    """All ranks wait within their passes, and nothing shows for what."""
+    odd = np.random.default_rng(4).choice(np.arange(10, 80), 12, replace=False)
+    found = with_pauses(lambda step: [("pass", 100 + (ms if step in odd else 0))])
+    assert found.state == "jitter"
+    assert [(one.ranks, one.cause) for one in found.verdicts] == [((), "unknown")] * told
 
 
 def late_in_turns(ms: float, every: int, rows: tuple[int, ...] = EVERYBODY) -> Diagnosis:

@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import Job, ProcessGroup
+from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window
 
 from .jobs import MS, START, a_table
@@ -33,9 +33,17 @@ def _groups() -> tuple[ProcessGroup, ...]:
                  for kind, groups in kinds for at, ranks in enumerate(groups))  # fmt: skip
 
 
-def a_run(since: int, in_optimizer: bool = True, last_stage: float = 1.0) -> Diagnosis:
+def a_run(
+    since: int, in_optimizer: bool = True, last_stage: float = 1.0, waits: float = 1.0,
+    absent: frozenset[int] = frozenset(),
+) -> Diagnosis:  # fmt: skip
     """One rank is slow since a step: its partner waits for it within each pass, and the next stage
-    between them. The last stage has so many times the work of the first."""
+    between them. The last stage has so many times the work of the first.
+
+    Args:
+        waits: the part of the slow rank's excess for which its partner waits within the pass.
+        absent: ranks that were not recorded.
+    """
     random, rows, steps, now = np.random.default_rng(1), [], [], START
     for step in range(STEPS):
         times = np.where((np.arange(RANKS) == SLOW) & (step >= since), TIMES, 1.0)
@@ -45,11 +53,12 @@ def a_run(since: int, in_optimizer: bool = True, last_stage: float = 1.0) -> Dia
             at = now
             for one in range(MICROBATCHES):
                 for name, share in (("forward-compute", 1), ("backward-compute", 2)):
-                    took = int(FORWARD_MS * share * group[rank] * random.normal(1, 0.01) * MS)
+                    times_of = times[rank] + waits * (group[rank] - times[rank])
+                    took = int(FORWARD_MS * share * times_of * random.normal(1, 0.01) * MS)
                     took = int(took * (last_stage if rank // WIDTH % STAGES else 1.0))
                     rows.append((rank, step, "pp-recv", one, at, MS, 1))
                     rows.append((rank, step, name, one, at + MS, took, 1))
-                    at += MS + took
+                    at += MS + took + (MS // 100 if waits < 1 else 0)  # else begins are made up
             took = int(OPTIMIZER_MS * (times[rank] if in_optimizer else 1.0) * MS)
             took = int(took * random.normal(1, 0.01))
             rows.append((rank, step, "optimizer", -1, at, took, 0))
@@ -60,7 +69,23 @@ def a_run(since: int, in_optimizer: bool = True, last_stage: float = 1.0) -> Dia
         "steps": a_table("rank step start_ns duration_ns", steps),
         "phases": a_table("rank step phase microbatch start_ns duration_ns waits", rows),
     }
-    return diagnose(Window(Job("units", RANKS, groups=_groups()), tables))
+    seen = tuple(sorted({*range(RANKS)} - absent))
+    tables = {name: table.take(np.isin(table.ints("rank"), seen)) for name, table in tables.items()}
+    hosts = tuple(Host(f"h{at}", tuple(range(at, at + 2 * WIDTH)))
+                  for at in range(0, RANKS, 2 * WIDTH))  # fmt: skip
+    job = Job("units", RANKS, hosts, groups=_groups(), recorded_ranks=seen if absent else None)
+    return diagnose(Window(job, tables))
+
+
+def test_a_member_that_leaves_passes_last_worked_on_after_its_partner() -> None:
+    """No more than a tenth of its excess is waiting of its partner's within the pass."""
+    (verdict,) = a_run(0, in_optimizer=False, waits=0.1).verdicts
+    assert (verdict.ranks, verdict.is_suspect) == ((SLOW,), False)
+
+
+def test_but_it_may_have_waited_for_a_partner_that_was_not_recorded() -> None:
+    found = a_run(0, in_optimizer=False, absent=frozenset(range(0, RANKS, 2)))
+    assert all(one.is_suspect for one in found.verdicts)
 
 
 @pytest.mark.parametrize("since", [0, 15])
@@ -90,9 +115,15 @@ def test_a_stage_with_more_work_takes_longer_in_passes_that_hide_waits() -> None
     assert verdict.slowdown == pytest.approx(1.6, abs=0.05)
 
 
-def of_whole_steps(replicas: tuple[tuple[int, ...], ...]) -> Diagnosis:
+def of_whole_steps(
+    replicas: tuple[tuple[int, ...], ...], kind: str = "tp", hosts: bool = False
+) -> Diagnosis:
     """Pairs of ranks that mark one forward pass per step; the first pair is slow since step 15.
-    Where only some pairs exchange gradients, the second waits for it within the pass."""
+    Where only some pairs exchange gradients, the second waits for it within the pass.
+
+    Args:
+        hosts: whether each pair is a host.
+    """
     random, rows, steps, now = np.random.default_rng(2), [], [], START
     pairs = [(2 * at, 2 * at + 1) for at in range(REPLICAS)]
     for step in range(STEPS):
@@ -112,13 +143,21 @@ def of_whole_steps(replicas: tuple[tuple[int, ...], ...]) -> Diagnosis:
         now += whole
     data = [tuple(pairs[at][member] for at in part) for part in replicas for member in (0, 1)]
     groups = tuple(ProcessGroup(f"{kind}-{at}", kind, ranks)
-                   for kind, members in (("tp", pairs), ("dp", data))
+                   for kind, members in ((kind, pairs), ("dp", data))
                    for at, ranks in enumerate(members))  # fmt: skip
     tables = {
         "steps": a_table("rank step start_ns duration_ns", steps),
         "phases": a_table("rank step phase microbatch start_ns duration_ns waits", rows),
     }
-    return diagnose(Window(Job("whole", 2 * REPLICAS, groups=groups), tables))
+    machines = tuple(Host(f"h{at}", pair) for at, pair in enumerate(pairs)) if hosts else ()
+    return diagnose(Window(Job("whole", 2 * REPLICAS, machines, groups=groups), tables))
+
+
+def test_experts_that_wait_for_each_other_on_one_host_are_a_place_to_look_at() -> None:
+    (verdict,) = of_whole_steps((tuple(range(REPLICAS)),), "ep", hosts=True).verdicts
+    assert (verdict.ranks, verdict.group, verdict.cause) == ((0, 1), "ep-0", "unknown")
+    assert 0.5 < verdict.confidence < 0.65
+    assert "one of them, or what moves data between them, is slow" in verdict.summary
 
 
 def test_passes_of_whole_steps_count_where_all_groups_wait_for_all() -> None:

@@ -273,9 +273,13 @@ class _Search:
     def _slow_kernels(self) -> list[Finding]:
         slow_kernels: list[Finding] = []
         for detector in registry.SLOW_KERNELS:
-            ranks = frozenset(rank for one in (*self.blamed, *slow_kernels) for rank in one.ranks)
+            groups = [one for one in self.blamed if isinstance(one, Slowdown) and one.group]
+            blamed = (one for one in (*self.blamed, *slow_kernels) if one not in groups)
+            ranks = frozenset(rank for one in blamed for rank in one.ranks)
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
+            told = {rank for one in slow for rank in one.ranks if one.costs_enough}
+            self._drop([one for one in groups if told.intersection(one.ranks)], detector.name)
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]
             ends = with_ends(self.job.window, self.blamed, others)

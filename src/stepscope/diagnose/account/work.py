@@ -25,7 +25,7 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, is_whole
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED
+from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED, is_staged
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
@@ -59,12 +59,18 @@ def work(job: Observed) -> Work | None:
 
 
 def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
-    """Own time in the forward and the backward pass; None where they are not known.
+    """Own time in the forward and the backward pass; None where they are not known, or where of a
+    stage only what some ranks do behind others is.
 
     Under other names they are the two phases with the most own time.
     """
     passes = _passes(job)
-    return None if passes is None else (job.own.own[passes[0]], job.own.own[passes[1]])
+    if passes is None:
+        return None
+    excesses = any(job.own.phases[at] in job.own.lasted for at in passes)
+    if excesses and is_staged(job.window):
+        return None
+    return job.own.own[passes[0]], job.own.own[passes[1]]
 
 
 def hidden_passes(job: Observed, whole: bool = False) -> Floats | None:

@@ -45,8 +45,9 @@ MOST_RANKS = 8
 SHOWN = 0.01
 """Share of the time from which on it is shown, as of last arrivals. Our simulator."""
 HALF = 0.5
-"""A rank, phase or kernel with half of the excess has most of it; and of two combs with half of
-their slow steps in common, one is the other. Statistics."""
+"""A rank, phase or kernel with half of the excess has most of it; of two combs with half of their
+slow steps in common, one is the other; and a run of slow steps begins with half of its longest.
+Statistics."""
 ALL_RANKS = 0.9
 """As in `duties`. Our simulator."""
 
@@ -58,7 +59,7 @@ class Slow:
     excess_ns: Floats
     slow: Mask
     begins: Ints
-    """The first column of each run."""
+    """The column of each run in which it becomes long: a hiccup just before is none of it."""
 
     def run(self, begin: int) -> Ints:
         """The columns of the run that begins there."""
@@ -115,7 +116,9 @@ def slow_steps(series: Floats, typical_ns: float) -> Slow:
     limit = max(SLOW_SIGMAS * stats.sigma(excess), SLOW_SHARE * typical_ns)
     excess = np.nan_to_num(excess)
     slow = excess > limit
-    return Slow(excess, slow, np.flatnonzero(slow & ~np.append(False, slow[:-1])))
+    begins = [int(run[np.argmax(excess[run] >= HALF * excess[run].max())])
+              for run in stats.runs_of(np.flatnonzero(slow))]  # fmt: skip
+    return Slow(excess, slow, np.array(begins, np.int64))
 
 
 def running_median(series: Floats) -> Floats:

@@ -4,8 +4,9 @@ Fault: checkpoints or evaluations that are too frequent or too slow; pauses of a
 steps (garbage collection, loading), which a schedule alone makes look planned.
 Paper: none. A plan excuses a person, not the state of the job: whatever recurs and takes more than
 a tenth of the time is reported, without a rank. What jobs do beside training has no right level, so
-there only a cost that is clearly more than usual counts (`account.belief`). Nobody plans to save
-every few steps: long steps that come more often than in a tenth of all are no plan.
+there only a cost that is clearly more than usual counts (`account.belief`): all ranks evaluate
+together. Where one saves and the others wait for it, nothing is done for the time of these. Nobody
+plans to save every few steps: long steps that come more often than in a tenth of all are no plan.
 Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
 """
 
@@ -28,6 +29,7 @@ from stepscope.diagnose.detect.periods import (
 )
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
+from stepscope.diagnose.detect.unsteady import unexplained_spikes
 from stepscope.diagnose.finding import Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -54,22 +56,25 @@ class RecurringLoss:
     needs = Needs("steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
-        columns = _columns(job, so_far)
-        runs = stats.runs_of(columns)
-        if len(runs) < SLOTS:
-            return
-        period = np.nan_to_num(job.period_ns)
-        lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
-        if lost_ns.sum() <= LEAST_LOSS * period[job.line.warm_up :].sum():
-            return
-        loss = float(
-            lost_ns.sum() / period[slice(*_since(job, np.array([run[0] for run in runs])))].sum()
-        )
-        found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
-        source = source_of(job, found)
-        sure = _sure(job, found, source)
-        if sure is not None:
-            yield _finding(job, found, source, sure)
+        yield from _found(job, _columns(job, so_far), True) or _found(
+            job, _unplanned(job, so_far), False)  # fmt: skip
+
+
+def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
+    """What is lost in these long steps, if it is much; on a schedule they may be planned."""
+    runs = stats.runs_of(columns)
+    if len(runs) < SLOTS:
+        return []
+    period = np.nan_to_num(job.period_ns)
+    lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
+    if lost_ns.sum() <= LEAST_LOSS * period[job.line.warm_up :].sum():
+        return []
+    begins = np.array([run[0] for run in runs])
+    loss = float(lost_ns.sum() / period[slice(*_since(job, begins))].sum())
+    found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
+    source = source_of(job, found)
+    sure = _sure(job, found, source) if planned else _if_unusual(found)
+    return [] if sure is None else [_finding(job, found, source, sure)]
 
 
 def _since(job: Observed, begins: Ints) -> Span:
@@ -90,9 +95,18 @@ def _columns(job: Observed, so_far: SoFar) -> Ints:
     if long.size >= SLOTS:
         known |= scheduled(steps[long], steps[skip:])
     columns = [long[known], *(one.columns for one in recurring(job) if not one.rows)]
+    return _without_culprits(np.concatenate(columns), so_far)
+
+
+def _without_culprits(columns: Ints, so_far: SoFar) -> Ints:
     culprits = [np.asarray(one.spikes, np.int64) for one in so_far.culprits]
     theirs = np.concatenate([np.zeros(0, np.int64), *culprits])
-    return np.setdiff1d(np.concatenate(columns), np.concatenate((theirs, theirs + 1)))
+    return np.setdiff1d(columns, np.concatenate((theirs, theirs + 1)))
+
+
+def _unplanned(job: Observed, so_far: SoFar) -> Ints:
+    """Long steps that no schedule explains, without those that culprits made long."""
+    return _without_culprits(np.array(unexplained_spikes(job), np.int64), so_far)
 
 
 def _spent_beside(job: Observed, long: Ints) -> Mask:
@@ -123,13 +137,19 @@ def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -
 
 def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     """How sure it is that these steps cost what they need not; None: it is what jobs usually do."""
-    if not _is_beside(job, found, source):
+    if found.rows or not _is_beside(job, found, source):
         return SCORE
-    sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
-    if sure < LEAST_SCORE:
+    sure = _if_unusual(found)
+    if sure is None:
         return None
     planned = source == UNKNOWN and _is_regular(job, found) and _is_seldom(found)
     return SUSPECT_SCORE if planned else sure
+
+
+def _if_unusual(found: Recurrent) -> float | None:
+    """How sure it is that it costs more than what jobs usually lose; None: it hardly does."""
+    sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
+    return sure if sure >= LEAST_SCORE else None
 
 
 def _is_seldom(found: Recurrent) -> bool:

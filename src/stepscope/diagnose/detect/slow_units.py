@@ -1,7 +1,8 @@
 """Tensor parallel groups that take longer than equal ones, where passes hide who waits for whom.
 
-Fault: a slow rank of a group that works on each layer together (tensor or context parallel), in a
-job that marks passes as containing waiting and records no operators.
+Fault: a slow rank of a group that works on each layer together (tensor, context or expert
+parallel), or slow NVLink between its ranks, in a job that marks passes as containing waiting and
+records no operators.
 Paper: none. Ours: the members of such a group wait only for each other within the pass of one
 microbatch, because its input was there when it began. So the pass, of the member that takes the
 least of it, is own time of the group as a whole, and equal groups of other replicas show what it
@@ -40,17 +41,21 @@ from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.views.unnamed import UNNAMED, is_staged
 from stepscope.diagnose.words.advice import name_ranks
-from stepscope.trace import DATA_LOAD
+from stepscope.trace import DATA_LOAD, ProcessGroup
 from stepscope.window import Floats, Ints
 
-UNITS = ("tp", "cp", "mp")
-"""Groups that work on each layer together, and on the same samples."""
+UNITS = ("tp", "cp", "mp", "ep")
+"""Groups that work on each layer together. Experts of one group exchange its members' samples, of
+which equal groups have as many."""
 LEAST_PEERS = 3
 """Comparisons of equal groups, all stages together: of two groups alone, either may be the unusual
 one, but pairs of other stages show how far equal groups differ. Statistics."""
 AS_SLOW = 0.5
 """Of the group's excess, as a share: a member with this in what it does alone is the slow one, and
 one with less than half of that is not. Our choice."""
+WHOLE_HOST = 0.6
+"""Highest score of all ranks of a host, of which nobody knows what is slow. Our choice, as
+`whole_groups`."""
 LEAST_BEFORE = 8
 """Steps before it that show how long steps are without it, as `cost.LEAST_EITHER`. Statistics."""
 
@@ -173,7 +178,10 @@ def _finding(
     part = slice(first, one.stop)
     slowdown = stats.median(own[one.row, part]) / max(stats.median(usual[part]), 1.0)
     member, because = _slow_member(job, units[one.row], part, slowdown)
-    ranks = _members(job, units[one.row]) if member is None else (int(job.line.ranks[member]),)
+    group = _group(job, units[one.row])
+    ranks = tuple(sorted(group.ranks)) if member is None else (int(job.line.ranks[member]),)
+    may_be_data = member is None and group.kind == "ep"
+    is_host = member is None and any(set(ranks) == {*host.ranks} for host in job.window.job.hosts)
     lost = _lost_fraction(job, units, own, one.row, usual, part)
     detail = (
         f"their passes take {excess[part].mean() / 1e6:.1f} ms per step more than those of equal "
@@ -182,24 +190,32 @@ def _finding(
     detail += f"{because}{_recorded(job, ranks)}"
     says = "" if member is not None else (
         f"{name_ranks(ranks)}, which wait for each other in their passes, take {slowdown:.1f}x as "
-        f"long as equal groups from step {int(job.line.steps[first])}: one of them is slow"
+        f"long as equal groups from step {int(job.line.steps[first])}: one of them"
+        f"{', or what moves data between them,' if may_be_data else ''} is slow"
     )  # fmt: skip
     return Slowdown(
-        SlowUnits.name, "compute", detail, ranks, steps=job.line.span(first, one.stop),
+        SlowUnits.name, "unknown" if may_be_data else "compute", detail, ranks,
+        group=group.id if is_host else None, steps=job.line.span(first, one.stop),
         time_ns=job.line.span_ns(first, one.stop), slowdown=slowdown,
         lost_ns=lost * job.line.typical_ns, lost_fraction=lost, says=says,
-        score=SUSPECT_SCORE if member is None else score(one.z - one.needed),
+        score=_sure(one, member is not None, is_host),
         values={"effect": one.effect, "z": one.z, "z_needed": one.needed, "lost_fraction": lost},
         columns=frozenset(range(first, one.stop)), has_onset=first > job.line.warm_up,
         decisions=(Decision(OWN_TIME, True, one.z, one.needed, detail),),
     )  # fmt: skip
 
 
-def _members(job: Observed, rows: Ints) -> tuple[int, ...]:
-    """The ranks of a group, those that were not recorded included."""
+def _group(job: Observed, rows: Ints) -> ProcessGroup:
     known = frozenset(job.line.ranks_of(rows))
     groups = job.window.job.groups_of_kind(*UNITS)
-    return next(tuple(sorted(one.ranks)) for one in groups if known <= frozenset(one.ranks))
+    return next(one for one in groups if known <= frozenset(one.ranks))
+
+
+def _sure(one: Straggler, is_member: bool, is_host: bool) -> float:
+    """How sure it is: of a whole host, it is the place to look at, whoever is slow on it."""
+    if is_host:
+        return min(score(one.z - one.needed), WHOLE_HOST)
+    return score(one.z - one.needed) if is_member else SUSPECT_SCORE
 
 
 def _recorded(job: Observed, ranks: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints, Mask, Table
 
 TILED = 0.02
@@ -39,6 +40,8 @@ in `totals`."""
 TOGETHER = 0.5
 """The scatter of what is left, in parts of the scatter of the whole: lengths that are equal by
 chance scatter on their own, and what is left by more than either. Halfway."""
+PASSES = (FORWARD, BACKWARD)
+"""By contract they follow one another: neither is in the other, nor beside it."""
 HALF = 0.5
 """Pieces that are more than half of a part stand for it, as `MOSTLY` in `views.phase_rows`."""
 
@@ -197,6 +200,8 @@ def _tiles(known: _Lengths, whole: int | None) -> list[int]:
     sums = sums.reshape(-1, *known.whole.shape)
     complete = np.isfinite(known.lasted[parts]).all(axis=0)
     misses = _misses(sums, np.where(complete, known.whole, np.nan))
+    passes = choices[:, [known.names[at] in PASSES for at in parts]]
+    misses[passes.any(axis=1) & ~passes.all(axis=1)] = np.inf
     if not misses.min() <= TILED:
         return []
     equal = np.flatnonzero(misses <= min(misses.min() + NEARLY, TILED))

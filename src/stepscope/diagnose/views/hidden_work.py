@@ -14,8 +14,8 @@ Where every phase begins to the nanosecond where another ended, the starts were 
 durations. Then nobody knows in which order ranks passed through phases, and nothing is certain.
 
 Cost: two sorts of the phase rows, two minima per group. Cannot see: a rank that takes
-longer before the last meeting of a phase, ranks that are alone on their hosts, and pipelines, whose
-stages run different programs.
+longer before the last meeting of a phase, ranks that are alone on their hosts, and pipelines whose
+passes are those of a whole step: within that of a microbatch no rank waits for another stage.
 
 **What all ranks compute at least** (`common_work`), for rises that all share. Where the ends of
 operators are known, the time of a phase in which none was in progress is own time. There is more:
@@ -48,12 +48,12 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
-from stepscope.diagnose.views.hidden_waits import all_ends_known
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, all_ends_known, is_whole
 from stepscope.diagnose.views.inferred import LEAST_CELLS, LEAST_LATE
 from stepscope.diagnose.views.meetings import meetings
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
-from stepscope.diagnose.views.unnamed import all_waits_recorded
+from stepscope.diagnose.views.unnamed import all_waits_recorded, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, occurrence
 
 
@@ -66,7 +66,9 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
         return {}
     nested = rows.shares(rows.inner)
     phases = [name for name in hidden if nested[name] <= MOSTLY]
-    known = rows.grids(_certain(window, rows, rows.names.equals(*phases)), phases)
+    wanted = rows.names.equals(*phases)
+    wanted &= ~is_whole(rows) | (not is_staged(window))
+    known = rows.grids(np.nan_to_num(_certain(window, rows, wanted)), phases)
     floor_ns = LEAST_LATE * rows.line.typical_ns
     return {name: values for name, values in zip(phases, known, strict=True)
             if ((values > floor_ns).sum(axis=1) >= LEAST_CELLS).any()}  # fmt: skip
@@ -90,13 +92,19 @@ def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
 
 
 def _by_host(window: Window) -> Iterator[list[Ints]]:
-    """The members of each group, host by host; a rank of an unknown host is alone."""
+    """The members of each group, host by host; a rank of an unknown host is alone, and so is one
+    of a stage that may wait within a pass for a member that nobody recorded."""
     host = np.arange(len(window.ranks))
     at = {rank: row for row, rank in enumerate(window.ranks)}
+    kinds = WITHIN_PASSES if is_staged(window) else ()
+    unsure = {rank for group in window.job.groups_of_kind(*kinds)
+              if not at.keys() >= {*group.ranks} for rank in group.ranks}  # fmt: skip
     for one in window.job.hosts:
-        rows = [at[rank] for rank in one.ranks if rank in at]
+        rows = [at[rank] for rank in one.ranks if rank in at and rank not in unsure]
         host[rows] = rows[:1] or 0
-    for group in (group for way in meetings(window) for group in way.groups):
+    within = is_staged(window)  # a stage waits for others as well, but not within a pass
+    ways = [way for way in meetings(window) if way.kind in WITHIN_PASSES or not within]
+    for group in (group for way in ways for group in way.groups):
         yield [group[host[group] == one] for one in np.unique(host[group])]
 
 

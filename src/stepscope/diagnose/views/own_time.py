@@ -145,10 +145,12 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared if name not in apart]
     unnamed = unnamed or late_begins(window, rows)
     excesses: list[str] = []
-    if skipped and not is_staged(window) and window.table("host_ops") is None:
+    if skipped and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
-        certain, common = own_at_least(window, rows, hidden), common_work(window, rows, hidden)
-        certain = _sums(certain, late_within(window, rows, hidden))
+        certain, common = own_at_least(window, rows, hidden), dict[str, Floats]()
+        if not is_staged(window):
+            common = common_work(window, rows, hidden)
+            certain = _sums(certain, late_within(window, rows, hidden))
         own |= _in_part(certain, common)
         excesses = [name for name in certain if name not in common]
     cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
