@@ -79,23 +79,26 @@ def test_clocks_differ_by_a_little_everywhere() -> None:
 
 
 def test_an_adapter_whose_errors_begin_with_the_long_steps_is_a_suspect() -> None:
-    (verdict,) = a_run(errors(6, SINCE), rise=1.4).verdicts
+    found = a_run(errors(6, SINCE), rise=1.4)
+    (verdict,) = found.verdicts
     assert (verdict.ranks, verdict.cause, verdict.is_suspect) == ((6,), "network", True)
     assert [one.name for one in verdict.devices] == ["h1/nic-2"]
     assert verdict.lost_fraction == pytest.approx(0.17, abs=0.03)
 
 
-def test_an_adapter_whose_errors_come_with_every_long_step_says_more_than_their_period() -> None:
+def test_an_adapter_whose_errors_come_with_every_long_step_is_suspected_beside_their_period() -> (
+    None
+):
+    """That steps are long is sure, and that the adapter is why is not."""
+
     def now_and_then(rank: int, step: int) -> tuple[str, float]:
         return "nic_errors", 300.0 * (rank == 6 and step >= SINCE and (step - SINCE) % 4 == 0)
 
     (alone,) = a_run(lambda *_: ("nic_errors", 0.0), 3.0, every=4).verdicts
     assert "every 4 steps" in alone.summary and not alone.ranks and not alone.is_suspect
-    found = a_run(now_and_then, rise=3.0, every=4)
-    (verdict,) = found.verdicts
-    assert (verdict.ranks, verdict.is_suspect) == ((6,), True)
-    assert any("names a device" in decision.says
-               for candidate in found.candidates for decision in candidate.decisions)  # fmt: skip
+    lost, suspect = a_run(now_and_then, rise=3.0, every=4).verdicts
+    assert (lost.ranks, lost.is_suspect) == ((), False)
+    assert (suspect.ranks, suspect.is_suspect) == ((6,), True)
 
 
 @pytest.mark.parametrize(("since", "rise"), [(SINCE, 1.0), (0, 1.4), (15, 1.4)])
@@ -111,3 +114,10 @@ def test_errors_before_the_judged_steps_do_not_acquit_an_adapter_that_is_always_
     (found,) = raised_counters(job, judged)
     assert (found.metric, np.flatnonzero(found.rows).tolist()) == ("nic_errors", [5])
     assert raised_counters(job, judged & (np.arange(STEPS) >= SINCE)) == []
+
+
+def test_what_an_adapter_says_more_than_is_found_among_the_candidates() -> None:
+    found = a_run(errors(6, SINCE), rise=2.5)
+    assert [one.ranks for one in found.verdicts] == [(6,)]
+    assert any("names a device" in decision.says
+               for candidate in found.candidates for decision in candidate.decisions)  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.alone import at_most
-from stepscope.diagnose.decide.candidates import candidates, nearest, why_not
+from stepscope.diagnose.decide.candidates import considered
 from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
@@ -33,6 +33,7 @@ from stepscope.diagnose.decide.same_loss import (
     is_same,
     is_turn,
     names_nothing,
+    says_more,
     victims_beside,
     with_ends,
     with_function,
@@ -56,7 +57,6 @@ from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.finding import (
-    Candidate,
     Diagnosis,
     Finding,
     Ledger,
@@ -153,7 +153,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         periods=recurring,
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
-        candidates=_candidates(job, verdicts, found.let_go, settings.explain, bool(absent)),
+        candidates=considered(job, verdicts, found.let_go, settings.explain, bool(absent)),
         losses=losses(window),
         cost=own_cost(window),
         ledger=known,
@@ -363,11 +363,12 @@ class _Search:
             )
 
     def _by_gauges(self) -> None:
-        """What gauges single out, if nobody is accused; it says more than an unknown cause."""
+        """What gauges single out, if nobody is accused; it says more than an unknown cause, unless
+        that is sure and it is not."""
         if all(one.score < LEAST_SCORE or names_nothing(one) for one in self.blamed):
             (detector,) = registry.GAUGES
             found = self._keep(self._ask(detector, Slowdown))
-            less = [one for one in self.blamed if found and one.cause == "unknown"]
+            less = [one for one in self.blamed if says_more(found, one)]
             self.blamed = [one for one in self.blamed if one not in less]
             self.let_go += [rules.says_less(one, detector.name) for one in less]
 
@@ -450,21 +451,6 @@ def _ledger(
     planned, slowed = planned_steps(job), _slowed_by_culprits(job, blamed)
     return ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
                   pauses_of_all(job, planned & slowed))  # fmt: skip
-
-
-def _candidates(
-    job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
-    explain: tuple[int, ...] | None, some_absent: bool,
-) -> tuple[Candidate, ...]:  # fmt: skip
-    """All candidates that were considered, and the ranks that the user asks about."""
-    known = candidates(verdicts, let_go)
-    if some_absent:
-        known = tuple(replace(one, who=worded(one.who)) for one in known)
-    if explain is None:
-        return known
-    spoken_of = frozenset(rank for one in known for rank in one.ranks)
-    asked = explain or (nearest(job, spoken_of) if not known else ())
-    return (*known, *(why_not(job, rank) for rank in asked if rank not in spoken_of))
 
 
 def _known(found: _Search) -> Found:

@@ -9,10 +9,12 @@ Cost: the same as `argus-l2`, for all ranks of each phase.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.unseen import worded
 from stepscope.diagnose.detect import straggler, straggler_brief
 from stepscope.diagnose.detect.straggler import least_steps
 from stepscope.diagnose.detect.straggler_ranks import is_brief, steps_since_onset
@@ -27,6 +29,26 @@ EXPLAINS = 0.5
 """Part of a lateness that explains it; the rest is scatter and the transfer. Our choice."""
 NEAREST = 3
 """Number of ranks closest to an alarm that are shown if there was no candidate."""
+
+
+def considered(
+    job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
+    explain: tuple[int, ...] | None, some_absent: bool,
+) -> tuple[Candidate, ...]:  # fmt: skip
+    """All candidates, and the ranks that the user asks about.
+
+    Args:
+        explain: these ranks; none of them: those closest to an alarm, if there is no candidate.
+        some_absent: whether ranks were not recorded, so that nobody can speak of all.
+    """
+    known = candidates(verdicts, let_go)
+    if some_absent:
+        known = tuple(replace(one, who=worded(one.who)) for one in known)
+    if explain is None:
+        return known
+    spoken_of = frozenset(rank for one in known for rank in one.ranks)
+    asked = explain or (nearest(job, spoken_of) if not known else ())
+    return (*known, *(why_not(job, rank) for rank in asked if rank not in spoken_of))
 
 
 def candidates(verdicts: Sequence[Verdict], let_go: Sequence[Finding]) -> tuple[Candidate, ...]:

@@ -106,6 +106,15 @@ def _begins_with(job: Observed, one: Finding, other: Finding) -> bool:
     return bool(abs(first - second) <= 1)
 
 
+def says_more(found: Sequence[Finding], one: Finding) -> bool:
+    """Whether others say more than a finding without a cause: a suspicion does not replace what is
+    sure."""
+    surest = max((other.score for other in found), default=0.0)
+    return one.cause == "unknown" and bool(found) and (
+        one.score < LEAST_SCORE or surest >= LEAST_SCORE
+    )  # fmt: skip
+
+
 def is_of_more_work(job: Observed, link: SlowLink, other: Finding) -> bool:
     """Whether a group's slower exchange is the larger share that one of its members has to compute:
     who gets more tokens also receives more. One that costs as much has a reason of its own."""
