@@ -18,7 +18,7 @@ together, in more steps than chance would give it, is the culprit.
 Clocks: ranks are closest in the call whose distances change least from step to step; there hosts
 count as equal.
 Cost: a few passes over the calls. Cannot see: devices that are slow while their hosts launch whole
-steps ahead and are released in them by nothing; whether host or device is slow; network, which holds
+steps ahead, released by nothing in between; whether host or device is slow; network, which holds
 all members alike; the slow one of several stages of a pipeline without tensor parallelism.
 """
 
