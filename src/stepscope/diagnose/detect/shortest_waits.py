@@ -37,7 +37,12 @@ from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.host_waits import programs
 from stepscope.diagnose.prepare.matching import kinds_and_operators
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ALONE, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import (
+    LEAST_COST,
+    LEAST_COST_ALONE,
+    LEAST_COST_IN_GAPS,
+    SUSPECT_SCORE,
+)
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import NULL, Floats, Ints, Table, numbered, occurrence
 
@@ -221,7 +226,7 @@ def _finding(job: Observed, culprit: _Culprit) -> Slowdown:
         detail=f"between its calls it waits {own:.1f} ms for others in the steps that it makes "
                f"longer, the typical rank {others:.1f} ms",
         steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
-        slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost,
+        slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost, least_fraction=LEAST_COST_IN_GAPS,
         lost_of=job.line.span(job.line.warm_up, len(job.line.steps)),
         score=SCORE if lost >= LEAST_COST_ALONE else SUSPECT_SCORE,
         says=f"all others wait for rank {rank}, by their calls for {percent(lost)} of their time"
