@@ -38,6 +38,7 @@ from stepscope.diagnose.detect.quota_hosts import CrowdedHosts, QuotaHosts
 from stepscope.diagnose.detect.recurring_loss import RecurringLoss
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
+from stepscope.diagnose.detect.shortest_waits import ShortestWaits
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
 from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
@@ -96,6 +97,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStalls(),
     SlowGroupKernels(),
     SlowLoader(),
+    ShortestWaits(),
     SlowUnits(),
     BehaviourPatterns(),
     Stopped(),

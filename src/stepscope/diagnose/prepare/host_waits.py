@@ -77,10 +77,10 @@ def places(window: Window, comm: Table, called_ns: Ints) -> Ints:
     token = kinds_and_operators(window, comm)
     rank, step = comm.ints("rank"), comm.ints("step")
     nth = occurrence(numbered(rank, step, token), called_ns)
-    return numbered(_programs(rank, step, token, called_ns), token, nth)
+    return numbered(programs(rank, step, token, called_ns), token, nth)
 
 
-def _programs(rank: Ints, step: Ints, token: Ints, called_ns: Ints) -> Ints:
+def programs(rank: Ints, step: Ints, token: Ints, called_ns: Ints) -> Ints:
     """A number for each row's rank: that of all ranks which call the same in the middle step."""
     middle = np.flatnonzero(step == np.sort(step)[len(step) // 2])
     middle = middle[np.lexsort((called_ns[middle], rank[middle]))]
