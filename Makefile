@@ -11,6 +11,16 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILD := pyproject.toml setup.py constraints.txt $(wildcard native/*/*)
 
+# What these extras of pyproject.toml ask for, without building stepscope again: that compiles all
+# native parts, each time.
+INSTALL = $(BIN)/python -c 'from importlib.metadata import requires; \
+	wanted = tuple(f"extra == \"{one}\"" for one in "$(1)".split()); \
+	print(*(line.split(";")[0] for line in requires("stepscope") if line.endswith(wanted)), sep="\n")' \
+	> .venv/requirements.txt && $(PIP) -r .venv/requirements.txt
+
+# One more than there are processors: tests of daemons and of real jobs often wait for them.
+WORKERS = $$(n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
+
 # Tests of real processes share the processors with everything else on the machine. What failed has
 # to pass in a second run, one test at a time; a defect fails there, too.
 AGAIN = { echo "once more, one at a time: what failed" >&2; \
@@ -28,7 +38,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # (tests/conftest.py).
 test: .venv/.test
 	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
-	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses $(WORKERS) \
 		--dist loadfile --no-loadscope-reorder || $(call AGAIN,"not alone")
 	$(BIN)/python -m pytest -m alone tests/real tests/lab || $(call AGAIN,alone tests/real tests/lab)
 
@@ -48,10 +58,9 @@ lab: .venv/.test
 
 # limits are those of a hung or leaking parser, not of a busy machine
 fuzz: .venv/.fuzz
-	for target in $$($(BIN)/python -m tests.fuzz); do \
-		$(BIN)/python -m tests.fuzz $$target -max_total_time=4 -timeout=60 -rss_limit_mb=4096 \
-			-verbosity=0 -print_final_stats=0 || exit 1; \
-	done
+	$(BIN)/python -m tests.fuzz | xargs -P "$$(getconf _NPROCESSORS_ONLN)" -I TARGET \
+		$(BIN)/python -m tests.fuzz TARGET -max_total_time=4 -timeout=60 -rss_limit_mb=4096 \
+			-verbosity=0 -print_final_stats=0
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py
@@ -71,13 +80,13 @@ clean:
 
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need into .venv"
-	$(PIP) -e ".[test,torch,forest]"
+	$(call INSTALL,test torch forest)
 	touch $@
 
 .venv/.fuzz: .venv/.test
-	$(PIP) -e ".[fuzz]"
+	$(call INSTALL,fuzz)
 	touch $@
 
 .venv/.lint: .venv/.test
-	$(PIP) -e ".[lint]"
+	$(call INSTALL,lint)
 	touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,10 +28,12 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+@cache
 def everything() -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
+@cache
 def prose(page: Path) -> str:
     """A page without its code blocks."""
     return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -127,6 +129,7 @@ def links() -> Iterator[tuple[Path, str]]:
                 yield page, target
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """What headings can be linked to, as Markdown renderers name them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
@@ -161,6 +164,7 @@ def test_the_journey_names_what_exists() -> None:
         assert resolve(name) is not None
 
 
+@cache
 def constants() -> list[tuple[str, str, str]]:
     row = re.compile(r"^\| `([\w.]+\.[A-Z_]+)` \| ([\d.e-]+) \|", re.M)
     return [(page.name, name, value) for page in PAGES for name, value in row.findall(prose(page))]

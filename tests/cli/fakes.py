@@ -1,4 +1,4 @@
-"""The command line with a reader and a diagnosis under the test's control, for subprocess tests.
+"""The command line with a reader and a diagnosis under the test's control, for tests.
 
 `python fakes.py diagnose sample:hang` is `stepscope diagnose` on a source that leads to that
 sample; `broken:why` cannot be read, `bug:` meets a fault of stepscope itself, and `changing:a,b`
@@ -53,15 +53,16 @@ def diagnose(window: Any, settings: object = None, in_place: bool = False) -> Di
     return SAMPLES[window]()
 
 
-def install() -> None:
+def modules() -> dict[str, ModuleType]:
+    """What takes the place of our own."""
     reader, runner = ModuleType("stepscope.store.reader"), ModuleType("stepscope.diagnose.run")
     reader.JobReader = JobReader  # type: ignore[attr-defined]
     runner.diagnose = diagnose  # type: ignore[attr-defined]
-    sys.modules |= {reader.__name__: reader, runner.__name__: runner}
+    return {reader.__name__: reader, runner.__name__: runner}
 
 
 if __name__ == "__main__":
-    install()
+    sys.modules |= modules()
     from stepscope.cli import main
 
     sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.degradation.published import AVERAGED, PublishedRise
@@ -129,6 +129,7 @@ def test_any_times_are_judged(series: list[float], last: float) -> None:
         watch.add(step)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([0.01, 0.05, 0.1]))
 def test_independent_noise_never_triggers(seed: int, noise: float) -> None:
     """At most once in 10^5 units (docs/methods/eroica-detect.md): not in these few hundred."""

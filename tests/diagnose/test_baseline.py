@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.diagnose.expected import (
@@ -121,6 +121,7 @@ def test_another_file_is_refused(changed: dict[str, Any]) -> None:
         from_json({**GOOD, **changed})
 
 
+@settings(max_examples=40)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_any_json_is_read_or_refused(data: Any) -> None:

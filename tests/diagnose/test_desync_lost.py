@@ -195,7 +195,7 @@ def is_regular(story: Story) -> bool:
     return all(len(counts) == 1 for counts in calls.values())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(stories())
 def test_only_the_rank_that_stops_is_named(story: Story) -> None:
     assume(is_regular(story))
@@ -207,7 +207,7 @@ def test_only_the_rank_that_stops_is_named(story: Story) -> None:
     assert not stuck or diagnosis.verdicts[0].victims == len(stuck)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(stories(), st.data())
 def test_a_lost_dump_never_makes_a_victim_a_culprit(story: Story, data: st.DataObject) -> None:
     """The culprit, or the rank without a dump if it could explain the whole hang."""

@@ -134,7 +134,7 @@ def stories(draw: st.DrawFn) -> Story:
     )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(stories())
 def test_only_the_rank_that_left_the_common_order_is_named(story: Story) -> None:
     ranks, waiting = play(story)

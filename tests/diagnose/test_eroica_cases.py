@@ -72,11 +72,10 @@ def test_every_problem_is_named_and_nobody_else(name: str) -> None:
     assert merged(diagnose(window, Settings(expected=expected))) == set(PROBLEMS[name])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["eroica-1", "eroica-2", "eroica-4", "eroica-5"])
-def test_the_same_jobs_without_faults_are_healthy(name: str, seed: int) -> None:
+def test_the_same_jobs_without_faults_are_healthy(name: str) -> None:
     """Except that samples of unequal length cost what they cost (case 2)."""
-    job = healthy(name, seed)
+    job = healthy(name, 1)
     assert score(job.truth, job.job, diagnose(job.window)).alarms == 0
 
 

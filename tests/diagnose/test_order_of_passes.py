@@ -13,7 +13,7 @@ from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
 from stepscope.trace import Job
-from stepscope.window import Window
+from stepscope.window import Strings, Table, Window
 
 from .jobs import MS, START, a_table
 
@@ -60,3 +60,11 @@ def test_kernels_alone_show_stages_by_the_order_in_which_ranks_run_as_many(
     kernels = a_table("rank step kernel stream start_ns duration_ns", rows)
     found = with_stages(Window(Job("kernels", 4), {"kernels": kernels}))
     assert found.job.parallelism.get("pp", 1) == stages
+
+
+def test_kernels_without_names_have_no_order() -> None:
+    rows = [(rank, 1, "", 7, START + rank, MS) for rank in range(4)]
+    kernels = a_table("rank step kernel stream start_ns duration_ns", rows)
+    columns = {**kernels.columns, "kernel": Strings.of([None] * len(kernels))}
+    window = Window(Job("nameless", 4), {"kernels": Table(columns)})
+    assert with_stages(window) is window

@@ -88,9 +88,9 @@ class Job:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         if path is not None:
             env = environment(env, "windowed", str(path.parent), path)
-        command = [str(HERE / "launch.py"), str(RANKS), str(HERE / "windowed.py"), str(STEPS)]
+        launch = [sys.executable, str(HERE / "launch.py"), "--fork", str(RANKS)]
         self.process = subprocess.Popen(
-            [sys.executable, *command, *arguments], env=env, text=True,
+            [*launch, str(HERE / "windowed.py"), str(STEPS), *arguments], env=env, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 

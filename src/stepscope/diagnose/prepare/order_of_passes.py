@@ -42,7 +42,10 @@ def _orders_of_kernels(kernels: Table | None) -> int:
     streams, count = np.unique(rows.ints("stream"), return_counts=True)
     if not streams.size:
         return 0
-    rows = rows.take(rows.ints("stream") == streams[count.argmax()])
+    named = rows.strings("kernel").codes >= 0
+    rows = rows.take(named & (rows.ints("stream") == streams[count.argmax()]))
+    if not len(rows):
+        return 0
     names = rows.strings("kernel")
     spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
     order = np.lexsort((rows.ints("start_ns"), rows.ints("rank")))
