@@ -18,9 +18,6 @@ INSTALL = $(BIN)/python -c 'from importlib.metadata import requires; \
 	print(*(line.split(";")[0] for line in requires("stepscope") if line.endswith(wanted)), sep="\n")' \
 	> .venv/requirements.txt && $(PIP) -r .venv/requirements.txt
 
-# One more than there are processors: tests of daemons and of real jobs often wait for them.
-WORKERS = $$(n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
-
 # Tests of real processes share the processors with everything else on the machine. What failed has
 # to pass in a second run, one test at a time; a defect fails there, too.
 AGAIN = { echo "once more, one at a time: what failed" >&2; \
@@ -38,7 +35,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # (tests/conftest.py).
 test: .venv/.test
 	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
-	$(BIN)/python -m pytest -m "not alone" --numprocesses $(WORKERS) \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder || $(call AGAIN,"not alone")
 	$(BIN)/python -m pytest -m alone tests/real tests/lab || $(call AGAIN,alone tests/real tests/lab)
 

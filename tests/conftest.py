@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.perfetto.engine import TraceProcessor
 
 # No test judges time. In CI a change is tested by the same examples however often it is tried.
-# Half as many as usual: here the next day's runs find what is rarer, `make fuzz` what is rarest.
+# Half as many as usual: other runs draw others, and `make fuzz` finds what is rarer.
 settings.register_profile(
     "stepscope", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("CI")),
