@@ -15,6 +15,8 @@ in the group, of those it calls with and of all that run its program, that says 
 slow of itself satisfies only one of the two. Who is waited for waits least in its steps; healed, it
 would give back what the next rank waits more (`gain`). A rank with more of that than all others
 together, in more steps than chance would give it, is the culprit.
+If the others go on the sooner after its call, the later it is, its device holds it as well: nobody
+waits for it.
 Clocks: ranks are closest in the call whose distances change least from step to step; there hosts
 count as equal.
 Cost: a few passes over the calls. Cannot see: devices that are slow while their hosts launch whole
@@ -35,7 +37,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.host_waits import programs
+from stepscope.diagnose.prepare.host_waits import STANDARD_ERRORS, programs
 from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.diagnose.thresholds import (
     LEAST_COST,
@@ -44,7 +46,7 @@ from stepscope.diagnose.thresholds import (
     SUSPECT_SCORE,
 )
 from stepscope.diagnose.words.numbers import percent
-from stepscope.window import NULL, Floats, Ints, Table, numbered, occurrence
+from stepscope.window import NULL, Floats, Ints, Mask, Table, numbered, occurrence
 
 FEWEST_RANKS = 4
 """Of one program: of three, a rank waits least in every third step. Our choice."""
@@ -54,6 +56,9 @@ MOST_BY_CHANCE = 0.001
 """Chance that some rank of a healthy job waits least so often. Statistics."""
 MOST_OF_ALL = 0.5
 """Part of what all ranks cost in turns that the culprit costs more than. Statistics: a majority."""
+HALF = 0.5
+"""Of its lateness that a pause gives back, if it is held itself. Our choice: nearer to all than to
+nothing."""
 SCORE = 0.8
 """Our choice: as two alarm limits above noise (`thresholds.score`)."""
 SAMPLED = 64
@@ -150,7 +155,8 @@ def _numbers(ranks: Sequence[int], of: dict[int, int]) -> Ints:
 
 def _culprits(job: Observed, program: _Program) -> Iterator[_Culprit]:
     """The rank of a program that all others wait for, if there is one."""
-    waits = _waits_ns(program)
+    by_call = _waits_ns(program)
+    waits = by_call.sum(axis=0)
     whole = np.isfinite(waits).all(axis=0)
     if int(whole.sum()) < FEWEST_STEPS:
         return
@@ -167,6 +173,10 @@ def _culprits(job: Observed, program: _Program) -> Iterator[_Culprit]:
     if chance > MOST_BY_CHANCE or by_rank[worst] <= MOST_OF_ALL * by_rank.sum():
         return
     own = np.zeros(program.called_ns.shape[2])
+    judged = np.zeros(own.shape, np.bool_)
+    judged[steps] = lowest == worst
+    if _is_held(program, worst, by_call, judged):
+        return
     own[steps] = np.where(lowest == worst, gain, 0.0)
     mine = lowest == worst
     yield _Culprit(
@@ -175,11 +185,34 @@ def _culprits(job: Observed, program: _Program) -> Iterator[_Culprit]:
     )  # fmt: skip
 
 
+def _is_held(program: _Program, culprit: int, waits: Floats, steps: Mask) -> bool:
+    """Whether the culprit, too, is held where the others wait for longest: the later it is, the
+    sooner after its call the others go on. Its lateness costs nothing then.
+
+    Args:
+        steps: those in which it waits least.
+    """
+    others = np.delete(program.called_ns, culprit, axis=1)
+    at = int(np.nansum(np.delete(waits, culprit, axis=1), axis=(1, 2)).argmax())
+    called = program.called_ns[at, culprit]
+    following = others[at + 1, :, :-1] if at + 1 < len(others) else others[0, :, 1:]
+    released = stats.column_median(following)
+    pause, before = (released - called[:-1])[1:], called[1:-1] - released[:-1]
+    known = np.isfinite(pause) & np.isfinite(before) & steps[1:-1]
+    if int(known.sum()) < FEWEST_STEPS:
+        return False
+    pause, before = pause[known] - pause[known].mean(), before[known] - before[known].mean()
+    slope = float(pause @ before) / max(float(before @ before), 1.0)
+    error = math.sqrt(float(np.square(pause - slope * before).mean())
+                      / max(float(before @ before), 1.0))  # fmt: skip
+    return slope < -HALF and slope + STANDARD_ERRORS * error < 0
+
+
 def _waits_ns(program: _Program) -> Floats:
-    """How long each rank waited for others in each step; NaN where a call of it is unknown."""
+    """How long each rank waited for others after each call; NaN where a call is unknown."""
     called = program.called_ns
     ahead = _clocks_ns(program)[:, None]
-    waits = np.zeros(called.shape[1:])
+    waits = np.empty_like(called)
     for at, now in enumerate(called):
         if at + 1 < len(called):
             following = called[at + 1]
@@ -191,7 +224,7 @@ def _waits_ns(program: _Program) -> Floats:
             waited = np.fmax(waited, np.minimum(
                 _best(number, place, np.fmax) - place, pause - _best(number, pause, np.fmin)
             ))  # fmt: skip
-        waits += np.where(np.isfinite(now), waited, np.nan)
+        waits[at] = np.where(np.isfinite(now), waited, np.nan)
     return waits
 
 
