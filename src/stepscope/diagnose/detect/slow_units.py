@@ -53,9 +53,6 @@ one, but pairs of other stages show how far equal groups differ. Statistics."""
 AS_SLOW = 0.5
 """Of the group's excess, as a share: a member with this in what it does alone is the slow one, and
 one with less than half of that is not. Our choice."""
-WHOLE_HOST = 0.6
-"""Highest score of all ranks of a host, of which nobody knows what is slow. Our choice, as
-`whole_groups`."""
 LEAST_BEFORE = 8
 """Steps before it that show how long steps are without it, as `cost.LEAST_EITHER`. Statistics."""
 
@@ -198,7 +195,7 @@ def _finding(
         group=group.id if is_host else None, steps=job.line.span(first, one.stop),
         time_ns=job.line.span_ns(first, one.stop), slowdown=slowdown,
         lost_ns=lost * job.line.typical_ns, lost_fraction=lost, says=says,
-        score=_sure(one, member is not None, is_host),
+        score=SUSPECT_SCORE if member is None else score(one.z - one.needed),
         values={"effect": one.effect, "z": one.z, "z_needed": one.needed, "lost_fraction": lost},
         columns=frozenset(range(first, one.stop)), has_onset=first > job.line.warm_up,
         decisions=(Decision(OWN_TIME, True, one.z, one.needed, detail),),
@@ -209,13 +206,6 @@ def _group(job: Observed, rows: Ints) -> ProcessGroup:
     known = frozenset(job.line.ranks_of(rows))
     groups = job.window.job.groups_of_kind(*UNITS)
     return next(one for one in groups if known <= frozenset(one.ranks))
-
-
-def _sure(one: Straggler, is_member: bool, is_host: bool) -> float:
-    """How sure it is: of a whole host, it is the place to look at, whoever is slow on it."""
-    if is_host:
-        return min(score(one.z - one.needed), WHOLE_HOST)
-    return score(one.z - one.needed) if is_member else SUSPECT_SCORE
 
 
 def _recorded(job: Observed, ranks: Sequence[int]) -> str:
