@@ -39,6 +39,8 @@ ONLY_ONE = (
     (" with a peer (`py-spy record`)", " with earlier steps (`py-spy record`)"),
 )
 """What to say where there is only one rank. Our choice."""
+MOST = 0.75
+"""Of the members of a group: one of four may be too near to the limit to be seen. Our choice."""
 HALF = 0.5
 """Of the costliest: who costs less may have waited for it. Our choice."""
 
@@ -136,7 +138,8 @@ def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Findin
     apart, alone = len(hosts) > 1, len(job.window.job.groups_of_kind("pp")) == 1
     slow_ranks = frozenset(rank for one in slow for rank in one.ranks)
     linked = frozenset(rank for group in job.window.job.groups_of_kind(*WITHIN_PASSES)
-                       if len(group.ranks) > 1 and slow_ranks.issuperset(group.ranks)
+                       if len(group.ranks) > 1
+                       and len(slow_ranks.intersection(group.ranks)) >= MOST * len(group.ranks)
                        for rank in group.ranks)  # fmt: skip
     most = max((one.lost_fraction or 0.0 for one in slow), default=0.0)
 
