@@ -389,11 +389,11 @@ def _is_at_once_on_hosts(job: Observed, rise: Rise) -> bool:
 
 def _of_network(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """Whether data moves more slowly, and nothing else: a busy machine moves it more slowly over
-    TCP, too, but also computes so: there it is too early in few steps, and whose link it is shows
-    later. Where members of a collective were not recorded, one of those may be late instead."""
+    TCP, too, but also computes so. In few steps it is too early: whose link it is shows later.
+    Where members of a collective were not recorded, one of those may be late instead."""
     calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
     is_early = is_brief(len(job.line.steps) - job.line.warm_up)
-    if not (on_devices(job) or (calm and not is_early)):
+    if is_early or not (calm or on_devices(job)):
         return None
     waits = wait_ns(job) if unrecorded_ranks(job) else np.zeros(len(job.line.steps))
     before, after = waits[job.line.warm_up : change.split], waits[change.split :]
