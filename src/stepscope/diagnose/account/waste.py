@@ -186,9 +186,7 @@ def measured(job: Observed, part: Stretch, loss: float) -> float:
     It is no more than that; and if it explains most of that it is all of it, because one delay may
     hide another. As it was where too few steps lie beside the stretch.
     """
-    period = job.line.job_period_ns
-    outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
-    inside, outside = period[part.first : part.stop], outside[np.isfinite(outside)]
+    inside, outside = _sides(job, part)
     if outside.size < WITHIN:
         return loss
     level = max(stats.median(inside), 1.0)
@@ -196,12 +194,17 @@ def measured(job: Observed, part: Stretch, loss: float) -> float:
     return rise if loss >= ALIKE * rise else loss
 
 
+def _sides(job: Observed, part: Stretch) -> tuple[Floats, Floats]:
+    """How long the steps of a stretch took, and those beside it."""
+    period = job.line.job_period_ns
+    outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
+    return period[part.first : part.stop], outside[np.isfinite(outside)]
+
+
 def is_symptom(job: Observed, part: Stretch, loss: float) -> bool:
     """Whether steps of a stretch are longer than the others by more than twice a loss: then all
     that ranks do takes longer meanwhile, as on a busy machine."""
-    period = job.line.job_period_ns
-    outside = np.concatenate((period[job.line.warm_up : part.first], period[part.stop :]))
-    inside, outside = period[part.first : part.stop], outside[np.isfinite(outside)]
+    inside, outside = _sides(job, part)
     if outside.size < WITHIN:
         return False
     level = max(stats.median(inside), 1.0)
