@@ -44,8 +44,10 @@ UNSURE = 0.6
 def as_groups(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
     """The findings, those on members of one group that are slow as one replaced by one finding."""
     left = [*found]
-    for group in sorted(job.window.job.groups, key=lambda one: len(one.ranks)):
-        ranks = frozenset(group.ranks) & frozenset(job.window.ranks)
+    slow, recorded = {rank for one in found for rank in one.ranks}, frozenset(job.window.ranks)
+    theirs = [group for group in job.window.job.groups if not slow.isdisjoint(group.ranks)]
+    for group in sorted(theirs, key=lambda one: len(one.ranks)):
+        ranks = recorded.intersection(group.ranks)
         if not LEAST <= len(ranks) < len(job.line.ranks):
             continue
         for part in alike_by_cause([one for one in left if ranks.issuperset(one.ranks)]):
