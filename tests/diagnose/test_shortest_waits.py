@@ -115,3 +115,10 @@ def test_ranks_that_are_renumbered_only_renumber_the_culprit() -> None:
     turned = comm.with_column("rank", (comm.ints("rank") + 2) % RANKS)
     hosts = (Host("a", (2, 3, 4, 5)), Host("b", (6, 7, 0, 1)))
     assert accused(Window(replace(log.job, hosts=hosts), {"comm_ops": turned})) == [(5,)]
+
+
+def test_in_a_pipeline_another_stage_may_hold_a_rank() -> None:
+    log = a_log(device=lambda rank, step: 1.5 if rank == 3 else 1.0)
+    stages = tuple(ProcessGroup(f"pp-{at}", "pp", (at, at + 4)) for at in range(4))
+    piped = Window(replace(log.job, groups=(*log.job.groups, *stages)), log.tables)
+    assert [(one.ranks, one.is_suspect) for one in diagnose(piped).verdicts] == [((3,), True)]

@@ -21,7 +21,7 @@ Clocks: ranks are closest in the call whose distances change least from step to 
 count as equal.
 Cost: a few passes over the calls. Cannot see: devices that are slow while their hosts launch whole
 steps ahead, released by nothing in between; whether host or device is slow; network, which holds
-all members alike; the slow one of several stages of a pipeline without tensor parallelism.
+all members alike; which stage of a pipeline is slow, and what bubbles swallow of it.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _clocks_ns(program: _Program) -> Floats:
 
 
 def _finding(job: Observed, culprit: _Culprit) -> Slowdown:
-    """The verdict; a suspect where its work may be unequal by nature."""
+    """The verdict; a suspect where its work may be unequal by nature, or in a pipeline."""
     rank, lost = int(job.line.ranks[culprit.row]), culprit.lost
     stretch = stats.worst_stretch(culprit.gain_ns[None], LEAST_COST * culprit.period_ns)
     first, stop = (job.line.warm_up + int(one[0]) for one in (stretch.first, stretch.stop))
@@ -261,8 +261,14 @@ def _finding(job: Observed, culprit: _Culprit) -> Slowdown:
         steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
         slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost, least_fraction=LEAST_COST_IN_GAPS,
         lost_of=job.line.span(job.line.warm_up, len(job.line.steps)),
-        score=SCORE if lost >= LEAST_COST_ALONE else SUSPECT_SCORE,
+        score=SCORE if lost >= LEAST_COST_ALONE and not _in_pipeline(job, rank) else SUSPECT_SCORE,
         says=f"all others wait for rank {rank}, by their calls for {percent(lost)} of their time"
              f"{job.line.since(first)}",
         values={"waits_ns": culprit.waits_ns, "others_wait_ns": culprit.others_ns},
     )  # fmt: skip
+
+
+def _in_pipeline(job: Observed, rank: int) -> bool:
+    """Whether another stage may hold the rank, or a bubble swallow what it costs."""
+    return any(rank in group.ranks and len(group.ranks) > 1 for group in job.window.job.groups
+               if group.kind == "pp")  # fmt: skip
