@@ -10,17 +10,23 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import Window
 
-from .jobs import MS, START, a_table
+from .jobs import MS, START, a_table, without
 
 RANKS, STEPS, SINCE = 8, 80, 40
 
 
 def played(
     passes: float = 1.0, transfer: float = 1.0, optimizer: float = 1.0, *,
-    forward_only: float = 1.0, backward_only: float = 1.0,
+    forward_only: float = 1.0, backward_only: float = 1.0, scatter_ms: float = 0.0,
 ) -> Window:  # fmt: skip
-    """From step 40 on parts of a step take so many times as long on all."""
+    """From step 40 on parts of a step take so many times as long on all.
+
+    Args:
+        scatter_ms: by how much four in ten transfers are longer on average.
+    """
     random = np.random.default_rng(2)
+    held_up = np.random.default_rng(5)
+    longer = held_up.exponential(scatter_ms * MS, STEPS) * (held_up.random(STEPS) < 0.4)
     phases, comm, steps, now = [], [], [], START
     for step in range(STEPS):
         factors = (passes, transfer, optimizer) if step >= SINCE else (1.0, 1.0, 1.0)
@@ -29,7 +35,7 @@ def played(
         forward, backward = (work[at] * took * factors[0] * alone[at]
                              for at, took in enumerate((20, 40)))  # fmt: skip
         met = now + (forward + backward).astype(np.int64)
-        left = int(met.max()) + int(30 * factors[1] * MS)
+        left = int(met.max()) + int(30 * factors[1] * MS + longer[step])
         tail = (work[2] * 5 * factors[2]).astype(np.int64)
         end = left + int(tail.max())
         for rank in range(RANKS):
@@ -113,3 +119,12 @@ def and_saves(job: Window, at: Sequence[int]) -> Window:
 def test_what_runs_in_a_few_long_steps_does_not_explain_all_of_them() -> None:
     found = diagnose(and_saves(played(transfer=1.2), at=(50, 70))).verdicts
     assert not [one for one in found if one.function and "save" in one.function]
+
+
+def test_what_all_do_for_longer_shows_although_transfers_scatter() -> None:
+    slow = without(played(forward_only=1.6, scatter_ms=100.0), "comm_ops")
+    (verdict,) = diagnose(slow).verdicts
+    assert (verdict.kind, verdict.ranks) == ("slowdown", ())
+    assert verdict.steps is not None and abs(verdict.steps[0] - SINCE) <= 3
+    calm = diagnose(without(played(scatter_ms=100.0), "comm_ops")).verdicts
+    assert not [one for one in calm if one.evidence[0].method == "regression"]

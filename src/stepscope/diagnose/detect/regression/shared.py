@@ -85,8 +85,11 @@ class SharedRegression:
             if passed is not None:
                 change, job = passed[0], job.until(passed[1])
             elif (change := _stages_without(job, so_far.lost_ns)) is None:
-                yield from _gradual(job, so_far)
-                return
+                trend = [*_gradual(job, so_far)]
+                yield from trend
+                change = None if trend else _own_without(job, so_far.lost_ns)
+                if change is None:
+                    return
         elif is_gradual(_healed(job, so_far.lost_ns)[job.line.warm_up :]):
             trend = [*_gradual(job, so_far)]
             yield from trend
@@ -119,6 +122,23 @@ def _stages_without(job: Observed, lost_ns: Floats) -> StepChange | None:
     skip = job.line.warm_up
     change = in_stages(_healed(job, lost_ns)[skip:])
     return None if change is None else replace(change, split=change.split + skip)
+
+
+def _own_without(job: Observed, lost_ns: Floats) -> StepChange | None:
+    """The same by what the typical rank does in its phases: where transfers scatter, step times do
+    not show what all ranks take longer. They have to rise by half of that, or it is hidden."""
+    skip, period = job.line.warm_up, _healed(job, lost_ns)
+    named = [np.nan_to_num(own) for phase, own in job.own.items() if phase not in UNNAMED]
+    own = stats.column_median(sum(named, np.zeros(job.line.shape)))
+    found = regression(job.work.levelled(job.cycle.levelled(own))[skip:], SLIGHT_RISE)
+    if found is None:
+        return None
+    split, own_ns = found.split + skip, found.after_ns - found.before_ns
+    before_ns = stats.median(period[skip:split])
+    rise_ns = min(own_ns, stats.median(period[split:]) - before_ns)
+    if rise_ns < max(HALF * own_ns, (SLIGHT_RISE - 1) * before_ns):
+        return None
+    return StepChange(split, 1 + rise_ns / before_ns, before_ns, before_ns + rise_ns, found.z)
 
 
 def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
