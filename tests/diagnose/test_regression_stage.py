@@ -68,3 +68,43 @@ def test_replicas_that_are_no_stage_are_not_named() -> None:
                    for one in window.job.groups)  # fmt: skip
     job = replace(window.job, groups=groups, parallelism={"tp": STAGES, "dp": REPLICAS})
     assert all(not one.ranks for one in diagnose(replace(window, job=job)).verdicts)
+
+
+def operators_alone(window: Window) -> Window:
+    """The same pipeline as its operators show it: each stage receives, computes and sends on."""
+    phases, comm = window.tables["phases"], []
+    rank, step, mb, took = (
+        phases.ints(name) for name in ("rank", "step", "microbatch", "duration_ns")
+    )
+    work = np.zeros((STAGES * REPLICAS, STEPS, MICROBATCHES), np.int64)
+    np.add.at(work, (rank, step, mb), took)
+    now = np.full(STAGES * REPLICAS, START)
+    for at in range(STEPS):
+        for microbatch in range(MICROBATCHES):
+            seq, sent = at * MICROBATCHES + microbatch, np.zeros(REPLICAS, np.int64)
+            for stage in range(STAGES):
+                rows = stage * REPLICAS + np.arange(REPLICAS)
+                for replica, one in enumerate(rows.tolist()):
+                    begin = int(now[one])
+                    if stage:
+                        now[one] = max(begin, int(sent[replica])) + MS
+                        comm.append((one, at, f"pp-{replica}", seq, "Recv", one - REPLICAS, begin,
+                                     begin, int(now[one])))  # fmt: skip
+                    now[one] += work[one, at, microbatch]
+                    sent[replica] = now[one]
+                    if stage < STAGES - 1:
+                        comm.append((one, at, f"pp-{replica}", seq, "Send", one + REPLICAS,
+                                     int(now[one]), int(now[one]), int(now[one]) + MS))  # fmt: skip
+        for stage in range(STAGES):
+            rows = stage * REPLICAS + np.arange(REPLICAS)
+            met, group = int(now[rows].max()) + 5 * MS, f"dp-{stage}"
+            comm += [(one, at, group, at, "AllReduce", -1, int(now[one]), int(now[one]), met)
+                     for one in rows.tolist()]  # fmt: skip
+            now[rows] = met
+    names = "rank step group seq op peer enqueue_ns start_ns end_ns"
+    return replace(window, tables={"comm_ops": a_table(names, comm)})
+
+
+def test_operators_alone_show_the_stage_that_became_slow() -> None:
+    (verdict,) = diagnose(operators_alone(a_pipeline(2))).verdicts
+    assert (verdict.ranks, verdict.hosts) == ((8, 9, 10, 11), ("h2",))

@@ -38,7 +38,7 @@ class OwnPast:
     """Ranks whose own time rose when the steps got longer, and that have no peers to compare."""
 
     name = "own-past"
-    needs = Needs("phases", "steps")
+    needs = Needs("phases|comm_ops", "steps|comm_ops")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         skip = job.line.warm_up
