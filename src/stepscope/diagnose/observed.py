@@ -57,6 +57,9 @@ class Observed:
     window: Window
     expected: Expected = NOTHING
     """What functions do in the user's healthy jobs."""
+    has_ends: bool = True
+    """Whether the ends of operators were recorded, and not inferred from their calls: these show
+    how far the clocks of hosts differ."""
 
     @cached_property
     def has_devices(self) -> bool:

@@ -21,6 +21,7 @@ from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
+from stepscope.diagnose.detect.late_alone import LateAlone
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.odd_gauges import OddGauges
@@ -116,6 +117,8 @@ RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss(), WorldChange())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
 GAUGES: tuple[Detector, ...] = (OddGauges(),)
 """What is asked where times accuse nobody."""
+LATE: tuple[Detector, ...] = (LateAlone(),)
+"""What is asked where neither times nor gauges accuse anybody."""
 UNEXPLAINED: tuple[Detector, ...] = (TwoLevels(),)
 """What is asked where nothing else was found."""
 
@@ -131,12 +134,13 @@ DETECTORS: tuple[Detector, ...] = (
     *PROFILED,
     *RECURRENT,
     *GAUGES,
+    *LATE,
     *UNEXPLAINED,
 )
 
 BY_STEPS = (
     *STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT,
-    *GAUGES, *UNEXPLAINED,
+    *GAUGES, *LATE, *UNEXPLAINED,
 )  # fmt: skip
 """Detectors that compare steps: they cannot run on a job without steps."""
 

@@ -22,6 +22,7 @@ from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_crowded_out, without_echoes
 from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, with_turns
 from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.decide.late import as_sure_as, waiting_for, with_cause
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.on_path import with_path, with_symptoms
@@ -111,7 +112,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     window, clocks, unaligned = align(device_steps(window), in_place)
     everything = by_rank(window)
     unprofiled, profiled = without_profiled(everything)
-    job = Observed(unprofiled, settings.expected)
+    job = Observed(unprofiled, settings.expected, not blocking_calls.is_log(dropped))
     methods = settings.methods
     found = _Search(job.comparable, job, registry.chosen(methods), registry.explanations(methods))
     if settings.hangs:
@@ -231,6 +232,7 @@ class _Search:
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._recurrent()
         self._by_gauges()
+        self._late()
         self._others()
         self._passed()
         self._unexplained()
@@ -371,6 +373,16 @@ class _Search:
             less = [one for one in self.blamed if says_more(found, one)]
             self.blamed = [one for one in self.blamed if one not in less]
             self.let_go += [rules.says_less(one, detector.name) for one in less]
+
+    def _late(self) -> None:
+        """Who is last in collectives, if nobody is accused, or others only wait for these."""
+        for detector in registry.LATE if not any(one.ranks for one in self.blamed) else ():
+            found = [with_cause(self.job, one, self.explanations)
+                     for one in self._ask(detector, Slowdown)]  # fmt: skip
+            waits = waiting_for(self.job, self.blamed, found)
+            if waits is not None:
+                self._drop(waits, detector.name)
+                self._keep([as_sure_as(one, waits) for one in found])
 
     def _passed(self) -> None:
         """What was slow for a while, of ranks without a verdict; its steps were long anyway."""

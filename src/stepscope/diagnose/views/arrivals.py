@@ -29,7 +29,7 @@ from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals
 from stepscope.diagnose.views.awaited import CLOSE_NS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import BACKWARD
-from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, stable_order
 
 LATEST = np.iinfo(np.int64).max
 """Stands for an unknown end."""
@@ -55,6 +55,11 @@ class Arrivals:
     group: Strings
     op: Strings
 
+    @property
+    def _members(self) -> Ints:
+        """How many arrivals of each operator were recorded."""
+        return np.diff(self.begins, append=self.arrive_ns.size)
+
     def caused_ns(self, ranks: int) -> Floats:
         """The waiting that each rank alone caused, summed over all operators."""
         return stats.sums(self.last_rank, self.alone_ns, ranks)
@@ -64,7 +69,7 @@ class Arrivals:
         operators without all ranks: those leave together what all wait for, and nobody is later
         than others by it."""
         latest = np.maximum.reduceat(self.arrive_ns, self.begins)
-        members = np.diff(self.begins, append=self.arrive_ns.size)
+        members = self._members
         counts = np.repeat((members < ranks) & (self.last_rank != but_for), members)
         wait = np.repeat(latest, members) - self.arrive_ns
         return stats.sums(self.rows, np.where(counts, wait, 0), ranks)
@@ -86,6 +91,29 @@ class Arrivals:
         most = np.zeros(columns)
         np.maximum.at(most, step, lag)
         return most
+
+    def made_wait(self, unit: Ints, clock: Ints, chosen: Mask, columns: int) -> Floats:
+        """`[unit, step]`: the longest time for which the ranks of one unit alone made others wait.
+
+        Args:
+            unit: by row, the number of the unit it belongs to.
+            clock: likewise, of its clock; only ranks with one clock are compared.
+            chosen: the operators that count.
+        """
+        operator = np.repeat(np.arange(self.begins.size), self._members)
+        part = operator * (int(clock.max()) + 1) + clock[self.rows]
+        order = stable_order(part)
+        rows, times, part = self.rows[order], self.arrive_ns[order], part[order]
+        begins = np.flatnonzero(np.diff(part, prepend=-1))
+        number = np.repeat(np.arange(begins.size), np.diff(begins, append=part.size))
+        late = unit[rows[_latest_of(times, begins, number)]]
+        others = np.where(unit[rows] == late[number], NULL, times)
+        before, last = (np.maximum.reduceat(each, begins) for each in (others, times))
+        of = operator[order][begins]
+        known = (before > NULL) & chosen[of]
+        longest = np.zeros((int(unit.max()) + 1, columns))
+        np.maximum.at(longest, (late[known], self.step[of][known]), (last - before)[known])
+        return longest
 
     def _lags(self, culprits: Mask) -> tuple[Ints, Ints]:
         """The step of each operator with both, and by how much the last culprit came later."""
