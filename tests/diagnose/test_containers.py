@@ -11,7 +11,8 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup, Schedule
 from stepscope.window import Floats, Table, Window
 
-from .jobs import MS
+from .jobs import MS, START
+from .jobs import a_table as timed
 from .loops import (
     BACKWARD,
     FORWARD,
@@ -176,3 +177,22 @@ def test_a_total_of_pieces_is_one_beside_steps_that_say_how_long_they_are() -> N
     both = {"both": phases[FORWARD] + phases[BACKWARD]}
     ordered = {FORWARD: phases[FORWARD], BACKWARD: phases[BACKWARD], **both, **phases}
     assert without_totals(a_table(ordered), steps)[1] == ("both",)
+
+
+def test_what_runs_beside_others_is_no_part_of_the_step_although_lengths_fit() -> None:
+    """The host loads while its device still computes, by chance for as long as the device computes
+    forward and updates parameters."""
+    rows, now = [], START
+    device = {"fwd": 310, "bwd": 625, "sync": 75, "opt": 56}
+    for step in range(40):
+        for rank in range(4):
+            begin = now
+            for name, lasted in device.items():
+                rows.append((rank, step, name, begin, lasted * MS))
+                begin += lasted * MS + MS // 3
+            rows.append((rank, step + 1, "batch_input", begin - 378 * MS, 385 * MS))
+        now = begin + 15 * MS
+    phases = timed("rank step phase start_ns duration_ns", rows)
+    steps = [(rank, step, 1092 * MS) for rank in range(4) for step in range(40)]
+    found = contained(phases, timed("rank step duration_ns", steps))
+    assert found is not None and set(found.inside) == {"batch_input"}

@@ -113,3 +113,16 @@ def test_clocks_that_nobody_could_align_make_no_host_late() -> None:
     assert not diagnose(calm).verdicts
     verdict = found(played(late(3, ms=60.0, first=25), ahead_ns=80 * MS, ends=False))
     assert verdict.ranks == (3,)
+
+
+def test_hosts_that_run_ahead_of_their_devices_by_different_times_are_not_late() -> None:
+    """Calls return at once, and nothing else was recorded."""
+    random = np.random.default_rng(4)
+    ahead_ms = np.array([0, 5, 3, 90, 1, 4, 2, 6])
+    rows = [(rank, step, ALL.id, 2 * step + at, "AllReduce", -1,
+             START + int((100 * step + 30 * at + ahead_ms[rank] + random.normal(0, 1)) * MS))
+            for step in range(STEPS) for rank in range(RANKS) for at in range(2)]  # fmt: skip
+    comm = a_table("rank step group seq op peer enqueue_ns", rows)
+    assert not diagnose(
+        Window(Job("ahead", RANKS, HOSTS, groups=(ALL,)), {"comm_ops": comm})
+    ).verdicts

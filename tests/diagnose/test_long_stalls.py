@@ -7,6 +7,7 @@ import pytest
 
 from stepscope.diagnose.detect.duties import habits
 from stepscope.diagnose.detect.long_stalls import chance
+from stepscope.diagnose.detect.transient import Series, spiking_ranks
 from stepscope.diagnose.run import diagnose
 
 from .jobs import Fault, a_job
@@ -74,3 +75,17 @@ def test_a_rank_that_stands_still_every_so_many_steps() -> None:
     (verdict,) = diagnose(a_job(ranks=8, noise=0.1, faults=[stalls])).verdicts
     assert verdict.ranks == (2,)
     assert verdict.lost_fraction is not None and verdict.lost_fraction > 0.1
+
+
+@pytest.mark.parametrize("rows", [[4], [4, 5]])
+def test_whoever_stands_still_a_few_times_for_long_is_found_alone_or_as_a_host(
+    rows: list[int],
+) -> None:
+    """In one of hundreds of phases and ranks that are tested, so that counting shows nothing."""
+    own = np.random.default_rng(1).normal(0.5e9, 5e6, (6, 100))
+    for step in (23, 47, 66, 81):
+        own[rows, step] += 1.3e9
+    steps = np.arange(100)
+    series = Series(own, [np.arange(6)], steps, steps * 10**9, 1e9)
+    found = spiking_ranks(series, HOSTS, tests=1200, lonely=False)
+    assert [one.row for one in found] == rows

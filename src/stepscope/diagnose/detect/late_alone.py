@@ -9,7 +9,8 @@ not wait in between are late for all of them. Lateness in turns is noise and can
 cause beyond any others is a loss. Ranks that are late together, as those of a host or of a group
 within the model, make nobody wait as single ranks, so each of these units is looked at. In a
 group's own operators lateness adds up, and shows which member holds up the others. Where no clocks
-could be aligned, ranks are compared within their hosts only.
+could be aligned, ranks are compared within their hosts only. Calls that return at once show only
+by how much a rank is later than usual, and suspects.
 Cost: a few passes over the arrivals. Cannot see: ranks that others held up in operators that were
 not recorded; jobs whose ranks have several roles, of which one waits for the other by design.
 """
@@ -63,6 +64,13 @@ class LateAlone:
             yield _finding(job, job.arrivals, next(one for one in late if one.lost >= HALF * most))
 
 
+def _is_known(job: Observed) -> bool:
+    """Whether it is known when operators ended: where only calls were recorded that return at once,
+    hosts run ahead of their devices, each as far as it likes."""
+    comm = job.window.table("comm_ops")
+    return comm is not None and comm.knows("end_ns")
+
+
 @dataclass(frozen=True)
 class _Late:
     rows: Ints
@@ -105,8 +113,7 @@ def _numbers(job: Observed, parts: list[Ints]) -> Ints:
 
 
 def _is_aligned(job: Observed) -> bool:
-    comm = job.window.table("comm_ops")
-    return len(job.host_rows) < 2 or (job.has_ends and comm is not None and comm.knows("end_ns"))
+    return len(job.host_rows) < 2 or (job.has_ends and _is_known(job))
 
 
 def _latest(job: Observed, arrivals: Arrivals, unit: _Unit) -> _Late | None:
@@ -118,6 +125,9 @@ def _latest(job: Observed, arrivals: Arrivals, unit: _Unit) -> _Late | None:
     if not _is_aligned(job):
         clocks = _numbers(job, job.host_rows)
     caused = arrivals.made_wait(unit.number, clocks, judged, len(job.line.steps))
+    if not _is_known(job):
+        usual = stats.row_medians(caused[:, job.line.warm_up :])
+        caused = np.maximum(caused - usual[:, None], 0.0)
     mean = caused[:, job.line.warm_up :].mean(axis=1)
     at = int(mean.argmax())
     net_ns = mean[at] - np.partition(mean, -2)[-2]
@@ -147,7 +157,8 @@ def _finding(job: Observed, arrivals: Arrivals, late: _Late) -> Slowdown:
     first, stop = (skip + int(one[0]) for one in (stretch.first, stretch.stop))
     says = f"all others wait for {name_ranks(ranks)}, for {percent(late.lost)} of their time"
     says += f"{line.since(first)}{', and one of these holds up the rest' if together else ''}"
-    sure = not together and not _is_planned(job, np.flatnonzero(late.beyond_ns > least_ns))
+    planned = _is_planned(job, np.flatnonzero(late.beyond_ns > least_ns))
+    sure = _is_known(job) and not together and not planned
     return Slowdown(
         LateAlone.name, "host" if late.is_host and len(ranks) > 1 and not together else "unknown",
         f"in the collectives for which they wait longest, the others wait for {name_ranks(ranks)} "

@@ -130,11 +130,13 @@ def spiking_ranks(
     if not spikes.hit.any():
         return []
     shared = [unit for unit in units if unit.size > 1]
-    found = _too_often(series, spikes, shared, tests) if len(shared) > 1 else {}
+    several = len(shared) > 1
+    found = _too_often(series, spikes, shared, tests) if several else {}
     single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
     found |= _too_often(series, spikes, single, tests)
     found |= _with_errors(series, spikes, tests)
-    found = _far_longer(series, spikes, tests) | found
+    found = _far_longer(series, spikes, list(np.arange(len(series.own))[:, None]), tests) | found
+    found = (_far_longer(series, spikes, shared, tests) if several else {}) | found
     often = [spikes.of(row, columns, False) for row, columns in sorted(found.items())]
     designated = _designated(series, units) if duties else frozenset()
     alone = _alone(series, spikes, shared, designated) if lonely else []
@@ -354,21 +356,29 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
     return found
 
 
-def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
-    """The one rank, with its columns, whose runs of spikes are far longer than any other's.
+def _far_longer(
+    series: Series, spikes: _Spikes, units: Sequence[Ints], tests: int
+) -> dict[int, Ints]:
+    """The ranks of the one unit, with their columns, whose runs of spikes are far longer than any
+    other's.
 
-    `chance` is that of any rank, so that only phases are tested separately.
+    `chance` is that of any unit, so that only phases are tested separately.
     """
-    lengths = {
-        row: _lengths_ns(series, spikes, row) for row in np.flatnonzero(spikes.rows).tolist()
-    }
+    spiking = [unit for unit in units if spikes.rows[unit].any()]
+    hits = [spikes.of_unit(unit) for unit in spiking]
+    lengths = [_lengths_ns(series, hit, spikes.excess_ns[unit].max(axis=0))
+               for unit, hit in zip(spiking, hits, strict=True)]  # fmt: skip
+    longest = np.array([one.max(initial=0.0) for one in lengths])
     found: dict[int, Ints] = {}
-    for row, own_ns in lengths.items():
-        others = [other for at, other in lengths.items() if at != row]
-        longest = np.array([other.max(initial=0.0) for other in others])
-        if chance(own_ns, longest, len(spikes.hit)) * tests / len(spikes.hit) <= FALSE_ALARMS:
-            runs = list(_runs(series.begins_ns, spikes.hit[row]))
-            found[row] = np.concatenate([runs[at] for at in longer(own_ns, longest)])
+    for at, (unit, hit) in enumerate(zip(spiking, hits, strict=True)):
+        others = np.delete(longest, at)
+        if chance(lengths[at], others, len(units)) * tests / len(spikes.hit) > FALSE_ALARMS:
+            continue
+        runs = list(_runs(series.begins_ns, hit))
+        columns = np.concatenate([runs[run] for run in longer(lengths[at], others)])
+        for row in unit.tolist():
+            if spikes.hit[row, columns].any():
+                found[row] = columns[spikes.hit[row, columns]]
     return found
 
 
@@ -399,7 +409,8 @@ def _alone(
     """The ranks of the only unit, or the only rank, with a spike far longer than any other's."""
     longest = np.zeros(len(spikes.hit))
     for one in np.flatnonzero(spikes.rows).tolist():
-        longest[one] = _lengths_ns(series, spikes, one).max(initial=0.0)
+        own_ns = _lengths_ns(series, spikes.hit[one], spikes.excess_ns[one])
+        longest[one] = own_ns.max(initial=0.0)
     row = int(np.argmax(longest))
     hit = spikes.hit[row]
     if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
@@ -413,10 +424,9 @@ def _alone(
         yield from (int(one) for one in unit if spikes.rows[one])
 
 
-def _lengths_ns(series: Series, spikes: _Spikes, row: int) -> Floats:
-    """The excess of each run of spikes of a rank."""
-    runs = _runs(series.begins_ns, spikes.hit[row])
-    return np.array([float(spikes.excess_ns[row, run].sum()) for run in runs])
+def _lengths_ns(series: Series, hit: Mask, excess_ns: Floats) -> Floats:
+    """The excess of each run of spikes."""
+    return np.array([float(excess_ns[run].sum()) for run in _runs(series.begins_ns, hit)])
 
 
 def _round(steps: Ints) -> bool:

@@ -8,6 +8,9 @@ or run beside them. If no table says how long steps are, the longest phase may b
 others together last as long in every step, also where it is a long one. By chance lengths are the
 same, but they do not change together.
 
+Where phases have times, those that overlap do not follow one another, whatever their lengths; what
+the others then leave out of the step is time between them.
+
 A part gives way to its pieces if these are most of it; what it takes longer is time between them.
 Cost: sums over all choices of at most a dozen phases, of a few ranks and steps. Cannot see: phases
 that are never in one step with the others; which of two equal choices is right.
@@ -22,7 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.trace import BACKWARD, FORWARD
-from stepscope.window import Floats, Ints, Mask, Table
+from stepscope.window import Floats, Ints, Mask, Table, numbered, union
 
 TILED = 0.02
 """Of the step: phases that follow one another leave less than this out, but for gaps. Two percent,
@@ -42,6 +45,8 @@ TOGETHER = 0.5
 chance scatter on their own, and what is left by more than either. Halfway."""
 PASSES = (FORWARD, BACKWARD)
 """By contract they follow one another: neither is in the other, nor beside it."""
+ROUNDED_NS = 1_000_000
+"""Times in whole milliseconds are rounded, and phases seem to overlap by that. Our choice."""
 HALF = 0.5
 """Pieces that are more than half of a part stand for it, as `MOSTLY` in `views.phase_rows`."""
 
@@ -72,6 +77,8 @@ class _Lengths:
     lasted: Floats
     whole: Floats
     """The same of steps, `[rank, step]`."""
+    overlap: Mask | None = None
+    """`[phase, phase]`: which are in progress at the same time; None: no times were recorded."""
 
     def typical(self, at: int) -> float:
         return stats.median(self.lasted[at])
@@ -127,7 +134,27 @@ def _lengths(phases: Table, steps: Table | None) -> _Lengths | None:
         rows, columns = (_at(grid, steps.ints(name))
                          for grid, name in ((ranks, "rank"), (chosen, "step")))  # fmt: skip
         whole = _grid(whole.shape, (place, rows, columns), steps)
-    return _Lengths(tuple(names.values[at] for at in often), lasted[often], whole[0])
+    known = tuple(names.values[at] for at in often)
+    return _Lengths(known, lasted[often], whole[0], _overlap(phases.take(row >= 0), known))
+
+
+def _overlap(phases: Table, names: Sequence[str]) -> Mask | None:
+    """Which phases are in progress at the same time, by a good part of the shorter one; None where
+    no times show it."""
+    if not phases.has("start_ns") or not (phases.ints("start_ns") % ROUNDED_NS).any():
+        return None
+    rank, start = numbered(phases.ints("rank")), phases.ints("start_ns")
+    begin, end = start - start.min(), start - start.min() + phases.ints("duration_ns").clip(0)
+    apart = rank * (int(end.max()) + 1)
+    begin, end = begin + apart, end + apart
+    parts = [phases.strings("phase").equals(name) for name in names]
+    busy = [union(begin[rows], end[rows]) for rows in parts]
+    lasted = np.array([(end - begin)[rows].sum() for rows in parts], np.float64)
+    shared = np.array([[one.within(begin[rows], end[rows]).sum() for rows in parts]
+                       for one in busy], np.float64)  # fmt: skip
+    overlap = shared > LONGER * np.minimum(lasted[:, None], lasted)
+    np.fill_diagonal(overlap, val=False)
+    return np.asarray(overlap | overlap.T)
 
 
 def _some(values: Ints, most: int) -> tuple[Ints, Ints]:
@@ -202,9 +229,14 @@ def _tiles(known: _Lengths, whole: int | None) -> list[int]:
     misses = _misses(sums, np.where(complete, known.whole, np.nan))
     passes = choices[:, [known.names[at] in PASSES for at in parts]]
     misses[passes.any(axis=1) & ~passes.all(axis=1)] = np.inf
-    if not misses.min() <= TILED:
+    most = TILED
+    if known.overlap is not None:
+        beside = known.overlap[np.ix_(parts, parts)].astype(np.float64)
+        misses[np.einsum("ci,ij,cj->c", choices, beside, choices) > 0] = np.inf
+        most = LONGER
+    if not misses.min() <= most:
         return []
-    equal = np.flatnonzero(misses <= min(misses.min() + NEARLY, TILED))
+    equal = np.flatnonzero(misses <= min(misses.min() + NEARLY, most))
     best = max(equal.tolist(), key=lambda one: (choices[one].sum(), -misses[one]))
     return [at for at, chosen in zip(parts, choices[best].tolist(), strict=True) if chosen]
 

@@ -19,8 +19,9 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.containers import contained
 from stepscope.diagnose.prepare.totals import without_totals
+from stepscope.diagnose.views.communication import loads
 from stepscope.trace import BACKWARD, FORWARD
-from stepscope.window import NULL, Ints, Mask, Table, Window, numbered
+from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, union
 
 TIMES = {
     "comm_ops": "enqueue_ns",
@@ -130,7 +131,7 @@ def _without_whole(tables: dict[str, Table], untimed: list[str]) -> list[Skipped
         return []
     names = phases.strings("phase")
     tiles = ~names.equals(*found.totals, *found.inside)
-    across = _across(phases, tiles, found.inside)
+    across = _across(phases, tiles, [one for one in found.inside if not loads(one)])
     phases = phases.with_column("start_ns", _one_by_one(phases, tiles))
     tables["phases"] = phases.take(~names.equals(*found.whole, *across))
     if found.step is not None:
@@ -156,7 +157,7 @@ def _one_by_one(phases: Table, tiles: Mask) -> Ints:
 
 
 def _across(phases: Table, tiles: Mask, names: Sequence[str]) -> list[str]:
-    """Those of the phases that mostly lie in no row of the tiles."""
+    """Those of the phases that mostly lie neither in a row of the tiles nor between these."""
     row, start = numbered(phases.ints("rank")), phases.ints("start_ns")
     lasted, first = _lasted(phases), int(start.min())
     span = int((start + lasted).max()) - first + 1
@@ -164,6 +165,7 @@ def _across(phases: Table, tiles: Mask, names: Sequence[str]) -> list[str]:
         return []
     begin = row * span + start - first
     order = np.flatnonzero(tiles)[np.argsort(begin[tiles], kind="stable")]
+    covered = union(begin[order], begin[order] + lasted[order])
     found = []
     for name in names:
         own = np.flatnonzero(phases.strings("phase").equals(name))
@@ -171,7 +173,8 @@ def _across(phases: Table, tiles: Mask, names: Sequence[str]) -> list[str]:
         at = np.searchsorted(begin[order], begin[own] + middle, side="right") - 1
         holder = order[at.clip(0)]
         inside = (at >= 0) & (begin[own] + lasted[own] - middle <= begin[holder] + lasted[holder])
-        found += [name] if own.size and inside.mean() < MOSTLY else []
+        beside = covered.within(begin[own], begin[own] + lasted[own]) <= 2 * middle
+        found += [name] if own.size and (inside | beside).mean() < MOSTLY else []
     return found
 
 
