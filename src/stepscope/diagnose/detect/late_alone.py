@@ -43,6 +43,8 @@ SCORE = 0.6
 """Of 21 such findings in jobs of simulators that nobody here wrote, 18 were right. Measured."""
 LEAST_STEPS = 3
 """In which they are late: single pauses happen to any rank, as in `transient`. Our simulator."""
+LEAST_OF_FEW = 0.1
+"""Of the time, that pauses in fewer steps cost for a suspicion: more is not healthy (contract)."""
 HALF = 0.5
 """Of what a larger unit causes, a smaller one has to cause to be named. Statistics."""
 
@@ -80,6 +82,8 @@ class _Late:
     lost: float
     """The share of the time, net of what any others cause."""
     is_host: bool
+    steps: int
+    """In which the others wait for these."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +137,10 @@ def _latest(job: Observed, arrivals: Arrivals, unit: _Unit) -> _Late | None:
     net_ns = mean[at] - np.partition(mean, -2)[-2]
     beyond = caused[at] - np.delete(caused, at, axis=0).max(axis=0)
     lost = float(net_ns) / max(job.line.typical_ns, 1.0)
-    if (beyond[job.line.warm_up :] > LEAST_COST * job.line.typical_ns).sum() < LEAST_STEPS:
+    steps = int((beyond[job.line.warm_up :] > LEAST_COST * job.line.typical_ns).sum())
+    if steps < LEAST_STEPS and (lost < LEAST_OF_FEW or not _is_known(job)):
         return None
-    return _Late(np.flatnonzero(unit.number == at), beyond, lost, unit.is_host)
+    return _Late(np.flatnonzero(unit.number == at), beyond, lost, unit.is_host, steps)
 
 
 def _meet_at_work(job: Observed, arrivals: Arrivals) -> Mask:
@@ -158,7 +163,7 @@ def _finding(job: Observed, arrivals: Arrivals, late: _Late) -> Slowdown:
     says = f"all others wait for {name_ranks(ranks)}, for {percent(late.lost)} of their time"
     says += f"{line.since(first)}{', and one of these holds up the rest' if together else ''}"
     planned = _is_planned(job, np.flatnonzero(late.beyond_ns > least_ns))
-    sure = _is_known(job) and not together and not planned
+    sure = _is_known(job) and not (together or planned or late.steps < LEAST_STEPS)
     return Slowdown(
         LateAlone.name, "host" if late.is_host and len(ranks) > 1 and not together else "unknown",
         f"in the collectives for which they wait longest, the others wait for {name_ranks(ranks)} "
