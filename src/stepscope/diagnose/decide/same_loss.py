@@ -87,9 +87,12 @@ def is_behind(link: SlowLink, other: Finding) -> bool:
 def waits_since(job: Observed, link: SlowLink, other: Finding) -> bool:
     """Whether ranks seem slow since the step in which data began to move slower, where nobody knows
     which phases contain waiting: who waits longest in which of them changes then. That two faults
-    begin at once by chance happens in one job of as many as there are steps."""
+    begin at once by chance happens in one job of as many as there are steps. Where ranks have only
+    their own past to be compared with, and operators alone were recorded, this costs anything."""
     if not isinstance(other, Slowdown) or not other.has_onset or other.cause == "data_loading":
         return False
+    if other.suspect and other.suspect.by_past and job.window.table("phases") is None:
+        return _begins_with(job, link, other)
     less = _whole(other) < EXPLAINS * _whole(link)
     return less and hides_waits(job) and _begins_with(job, link, other)
 

@@ -17,16 +17,23 @@ not recorded; jobs whose ranks have several roles, of which one waits for the ot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.diagnose.detect.step_time import scheduled
+from stepscope.diagnose.detect.straggler import FALSE_ALARMS
+from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.chance import log_tail
+from stepscope.diagnose.numeric.combs import LEAST_DISTANCE
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.unrecorded import unrecorded_groups
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
@@ -44,7 +51,12 @@ SCORE = 0.6
 LEAST_STEPS = 3
 """In which they are late: single pauses happen to any rank, as in `transient`. Our simulator."""
 LEAST_OF_FEW = 0.1
-"""Of the time, that pauses in fewer steps cost for a suspicion: more is not healthy (contract)."""
+"""Of the time, that pauses in fewer steps or on a schedule cost for a suspicion, and lateness in a
+recording of less than 20 steps, where ranks differ by more for good: more is not healthy
+(contract)."""
+BLOCK, LEAST_BLOCKS = 5, 8
+"""Steps whose lateness is compared at once, to know the memory of its noise, and how many of these
+that takes. Our choice."""
 HALF = 0.5
 """Of what a larger unit causes, a smaller one has to cause to be named. Statistics."""
 
@@ -59,11 +71,13 @@ class LateAlone:
         judged = len(job.line.steps) - job.line.warm_up
         if so_far.blamed or job.arrivals is None or judged < 1 or job.has_roles:
             return
-        found = (_latest(job, job.arrivals, unit) for unit in _units(job))
-        late = [one for one in found if one is not None]
-        most = max((one.lost for one in late), default=0.0)
-        if most >= LEAST_LATE:
-            yield _finding(job, job.arrivals, next(one for one in late if one.lost >= HALF * most))
+        found = (_lateness(job, job.arrivals, unit) for unit in _units(job))
+        each = [one for one in found if one is not None and not _may_be_held(job, one.rows)]
+        most = max((one.lost for one in each), default=0.0)
+        finest = next((one for one in each if one.lost >= HALF * most > 0), None)
+        late = None if finest is None else _late(job, finest)
+        if late is not None:
+            yield _finding(job, job.arrivals, late)
 
 
 def _is_known(job: Observed) -> bool:
@@ -77,13 +91,29 @@ def _is_known(job: Observed) -> bool:
 class _Late:
     rows: Ints
     """Of the timeline."""
-    beyond_ns: Floats
-    """By step, how much longer the others wait for these than for any others."""
+    beyond: Floats
+    """By judged step, how much longer the others wait for these than for any others, in steps."""
     lost: float
     """The share of the time, net of what any others cause."""
     is_host: bool
-    steps: int
-    """In which the others wait for these."""
+    lasts: bool
+    """Whether they are late for so long that chance does not explain it; else in single steps."""
+    chance: float
+    """That so many spells of lateness are one unit's by chance."""
+
+    @property
+    def is_sure(self) -> bool:
+        return self.lasts or self.chance <= FALSE_ALARMS
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether it is a pause or two, and nothing that lasts."""
+        return not self.lasts and self.columns.size < LEAST_STEPS
+
+    @property
+    def columns(self) -> Ints:
+        """The judged steps that make up most of it."""
+        return _most_of(self.beyond)
 
 
 @dataclass(frozen=True)
@@ -120,27 +150,121 @@ def _is_aligned(job: Observed) -> bool:
     return len(job.host_rows) < 2 or (job.has_ends and _is_known(job))
 
 
-def _latest(job: Observed, arrivals: Arrivals, unit: _Unit) -> _Late | None:
+@dataclass(frozen=True)
+class _Lateness:
     """What is late alone of a division."""
+
+    rows: Ints
+    is_host: bool
+    beyond: Floats
+    """`[unit, judged step]`: how much longer the others wait for each than for any other."""
+    at: int
+    """The unit that it is."""
+    lost: float
+
+
+def _lateness(job: Observed, arrivals: Arrivals, unit: _Unit) -> _Lateness | None:
     if unit.number.max() == 0:
         return None
-    judged = (arrivals.step >= 0) & _meet_at_work(job, arrivals)
-    clocks = np.zeros(len(job.line.ranks), np.int64)
-    if not _is_aligned(job):
-        clocks = _numbers(job, job.host_rows)
-    caused = arrivals.made_wait(unit.number, clocks, judged, len(job.line.steps))
-    if not _is_known(job):
-        usual = stats.row_medians(caused[:, job.line.warm_up :])
-        caused = np.maximum(caused - usual[:, None], 0.0)
-    mean = caused[:, job.line.warm_up :].mean(axis=1)
+    caused = _caused(job, arrivals, unit)
+    mean = caused.mean(axis=1)
     at = int(mean.argmax())
-    net_ns = mean[at] - np.partition(mean, -2)[-2]
-    beyond = caused[at] - np.delete(caused, at, axis=0).max(axis=0)
-    lost = float(net_ns) / max(job.line.typical_ns, 1.0)
-    steps = int((beyond[job.line.warm_up :] > LEAST_COST * job.line.typical_ns).sum())
-    if steps < LEAST_STEPS and (lost < LEAST_OF_FEW or not _is_known(job)):
+    lost = float(mean[at] - np.partition(mean, -2)[-2])
+    return _Lateness(np.flatnonzero(unit.number == at), unit.is_host, _beyond(caused), at, lost)
+
+
+def _late(job: Observed, one: _Lateness) -> _Late | None:
+    """The same if it costs enough, and is not by chance."""
+    beyond, at, lost = one.beyond, one.at, one.lost
+    lasts = _lasts(beyond, at)
+    lasts = lasts or (_is_often(beyond, at) and not _is_explained(job, one.rows, lost))
+    late = _Late(one.rows, beyond[at], lost, one.is_host, lasts,
+                 float(len(beyond)) ** (1 - _spells(beyond[at])))  # fmt: skip
+    if not late.lasts and not _stands_out(beyond, at):
         return None
-    return _Late(np.flatnonzero(unit.number == at), beyond, lost, unit.is_host, steps)
+    if late.is_rare and (not _is_known(job) or _has_duties(job, late)):
+        return None
+    brief = late.beyond.size < BLOCK * LEAST_BLOCKS // 2
+    doubtful = late.is_rare or brief or not late.is_sure or _is_planned(job, late)
+    return late if lost >= (LEAST_OF_FEW if doubtful else LEAST_LATE) else None
+
+
+def _caused(job: Observed, arrivals: Arrivals, unit: _Unit) -> Floats:
+    """`[unit, judged step]`: how long the others wait for each alone, in steps."""
+    skip, typical_ns = job.line.warm_up, max(job.line.typical_ns, 1.0)
+    counts = (arrivals.step >= 0) & _meet_at_work(job, arrivals)
+    counts &= arrivals.spread_ns > LEAST_COST * typical_ns  # others are no wait to speak of
+    clock = np.zeros(len(job.line.ranks), np.int64)
+    if not _is_aligned(job):
+        clock = _numbers(job, job.host_rows)
+    caused = arrivals.made_wait(unit.number, clock, counts, len(job.line.steps))[:, skip:]
+    if not _is_known(job):
+        caused = np.maximum(caused - stats.row_medians(caused)[:, None], 0.0)
+    return np.asarray(caused / typical_ns)
+
+
+def _beyond(caused: Floats) -> Floats:
+    """By unit and step, what it causes less the most that any other one does."""
+    second, most = np.partition(caused, -2, axis=0)[-2:]
+    is_most = np.arange(len(caused))[:, None] == caused.argmax(axis=0)
+    return np.asarray(caused - np.where(is_most, second, most))
+
+
+def _lasts(beyond: Floats, at: int) -> bool:
+    """Whether units do not differ as much for as long, by the scatter and memory of all of them."""
+    width = max(1, min(BLOCK, beyond.shape[1] // LEAST_BLOCKS))
+    blocks = stats.block_means(beyond, width)
+    parts = stats.worst_stretch(blocks, LEAST_COST)
+    noise = stats.pooled_noise(blocks, LEAST_COST, parts)
+    needed = stats.threshold(FALSE_ALARMS, blocks.size, noise.samples)
+    return bool(parts.mean[at] >= needed * noise.of_mean(parts.length)[at])
+
+
+def _is_often(beyond: Floats, at: int) -> bool:
+    """Whether it is too often the last of all, in steps in which one makes the others wait."""
+    costly = (beyond > LEAST_COST).any(axis=0)
+    times = int((beyond[at] > LEAST_COST).sum())
+    chance = log_tail(times, int(costly.sum()), 1 / len(beyond)) + math.log(len(beyond))
+    return chance <= math.log(FALSE_ALARMS)
+
+
+def _is_explained(job: Observed, rows: Ints, lost: float) -> bool:
+    """Whether their own time shows that they are late: then it also shows by how much ranks of this
+    job differ anyway, and whoever is slower than that was found by it."""
+    own = [np.nan_to_num(job.excess(job.total, None, int(row)))[job.line.warm_up :] for row in rows]
+    return float(np.mean(own)) >= HALF * lost * job.line.typical_ns
+
+
+def _stands_out(beyond: Floats, at: int) -> bool:
+    """Whether most of it is in steps in which no scatter of single steps reaches as far."""
+    own = np.maximum(beyond[at], 0.0)
+    spikes = own > max(SPIKE_Z * stats.sigma(beyond), SPIKE_SHARE)
+    return bool(own[spikes].sum() >= HALF * own.sum())
+
+
+def _spells(beyond: Floats) -> int:
+    """How often it is late: steps in a row are one."""
+    return len(stats.runs_of(_most_of(beyond)))
+
+
+def _most_of(beyond: Floats) -> Ints:
+    """The steps in which it is late by half as much as in the worst."""
+    return np.flatnonzero(beyond > max(HALF * float(beyond.max(initial=0.0)), LEAST_COST))
+
+
+def _has_duties(job: Observed, late: _Late) -> bool:
+    """Whether it is the first or the last rank, which may evaluate or log for all at any time."""
+    return late.rows.size == 1 and int(late.rows[0]) in (0, len(job.line.ranks) - 1)
+
+
+def _may_be_held(job: Observed, rows: Ints) -> bool:
+    """Whether others may hold up some of these ranks in operators that were not recorded."""
+    ranks, comm = set(job.line.ranks_of(rows)), job.window.tables["comm_ops"]
+    apart = unrecorded_groups(job.window)
+    if not comm.strings("op").equals(*POINT_TO_POINT).any():
+        apart += job.window.job.groups_of_kind("pp")
+    return any(not ranks.isdisjoint(group.ranks) and not ranks.issuperset(group.ranks)
+               for group in apart)  # fmt: skip
 
 
 def _meet_at_work(job: Observed, arrivals: Arrivals) -> Mask:
@@ -157,13 +281,12 @@ def _finding(job: Observed, arrivals: Arrivals, late: _Late) -> Slowdown:
     line, skip = job.line, job.line.warm_up
     rows = _member(job, arrivals, late)
     ranks, together = line.ranks_of(rows), _is_one_group(job, line.ranks_of(rows))
-    least_ns = LEAST_COST * line.typical_ns
-    stretch = stats.worst_stretch(late.beyond_ns[None, skip:], least_ns)
+    stretch = stats.worst_stretch(late.beyond[None], LEAST_COST)
     first, stop = (skip + int(one[0]) for one in (stretch.first, stretch.stop))
     says = f"all others wait for {name_ranks(ranks)}, for {percent(late.lost)} of their time"
     says += f"{line.since(first)}{', and one of these holds up the rest' if together else ''}"
-    planned = _is_planned(job, np.flatnonzero(late.beyond_ns > least_ns))
-    sure = _is_known(job) and not (together or planned or late.steps < LEAST_STEPS)
+    doubtful = late.is_rare or not late.is_sure or _is_planned(job, late)
+    sure = _is_known(job) and not (together or doubtful)
     return Slowdown(
         LateAlone.name, "host" if late.is_host and len(ranks) > 1 and not together else "unknown",
         f"in the collectives for which they wait longest, the others wait for {name_ranks(ranks)} "
@@ -188,10 +311,11 @@ def _member(job: Observed, arrivals: Arrivals, late: _Late) -> Ints:
     return np.array([caused.argmax()]) if shows else late.rows
 
 
-def _is_planned(job: Observed, late: Ints) -> bool:
+def _is_planned(job: Observed, late: _Late) -> bool:
     """Whether they are late in steps on a schedule: they may save or evaluate for all."""
-    steps = job.line.steps
-    return bool(late.size and scheduled(steps[late], steps).mean() >= HALF)
+    steps, at = job.line.steps[job.line.warm_up :], late.columns
+    rare = 0 < at.size * LEAST_DISTANCE <= steps.size
+    return rare and float(scheduled(steps[at], steps).mean()) >= HALF
 
 
 def _is_one_group(job: Observed, ranks: tuple[int, ...]) -> bool:

@@ -60,6 +60,15 @@ class Arrivals:
         """How many arrivals of each operator were recorded."""
         return np.diff(self.begins, append=self.arrive_ns.size)
 
+    @property
+    def spread_ns(self) -> Ints:
+        """By how much the last arrival at each operator comes after the first one."""
+        if not self.begins.size:
+            return self.begins
+        last, first = (each.reduceat(self.arrive_ns, self.begins)
+                       for each in (np.maximum, np.minimum))  # fmt: skip
+        return np.asarray(last - first)
+
     def caused_ns(self, ranks: int) -> Floats:
         """The waiting that each rank alone caused, summed over all operators."""
         return stats.sums(self.last_rank, self.alone_ns, ranks)
@@ -100,19 +109,23 @@ class Arrivals:
             clock: likewise, of its clock; only ranks with one clock are compared.
             chosen: the operators that count.
         """
-        operator = np.repeat(np.arange(self.begins.size), self._members)
-        part = operator * (int(clock.max()) + 1) + clock[self.rows]
+        longest = np.zeros((int(unit.max()) + 1, columns))
+        counts = np.repeat(chosen, self._members)
+        if not counts.any():
+            return longest
+        operator = np.repeat(np.arange(self.begins.size), self._members)[counts]
+        rows, times = self.rows[counts], self.arrive_ns[counts]
+        part = operator * (int(clock.max()) + 1) + clock[rows]
         order = stable_order(part)
-        rows, times, part = self.rows[order], self.arrive_ns[order], part[order]
+        rows, times, part, operator = (one[order] for one in (rows, times, part, operator))
         begins = np.flatnonzero(np.diff(part, prepend=-1))
         number = np.repeat(np.arange(begins.size), np.diff(begins, append=part.size))
         late = unit[rows[_latest_of(times, begins, number)]]
         others = np.where(unit[rows] == late[number], NULL, times)
         before, last = (np.maximum.reduceat(each, begins) for each in (others, times))
-        of = operator[order][begins]
-        known = (before > NULL) & chosen[of]
-        longest = np.zeros((int(unit.max()) + 1, columns))
-        np.maximum.at(longest, (late[known], self.step[of][known]), (last - before)[known])
+        known = before > NULL
+        place = late[known], self.step[operator[begins]][known]
+        np.maximum.at(longest, place, (last - before)[known])
         return longest
 
     def _lags(self, culprits: Mask) -> tuple[Ints, Ints]:
