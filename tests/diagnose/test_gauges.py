@@ -48,11 +48,6 @@ def test_as_many_sampled_gpus_as_ranks_are_assigned_in_order() -> None:
     assert metrics_of(a_window(8, *CLOCKS)) == [(5, "sm_clock_mhz"), (4, "sm_clock_mhz")]
 
 
-def test_a_rank_that_was_not_recorded_is_not_among_them_because_its_gpu_was() -> None:
-    window = put(a_window(2, *CLOCKS), steps=a_table("rank step start_ns", [(5, 0, START)]))
-    assert metrics_of(window) == [(5, "sm_clock_mhz"), (-1, "sm_clock_mhz.gpu0")]
-
-
 def test_more_gpus_than_ranks_are_not_assigned() -> None:
     third = (-1, "a", "sm_clock_mhz.gpu2", 5, 1980.0)
     assert metrics_of(a_window(4, *CLOCKS, third)) == [

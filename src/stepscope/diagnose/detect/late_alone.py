@@ -107,8 +107,8 @@ class _Late:
 
     @property
     def is_rare(self) -> bool:
-        """Whether it is a pause or two, and nothing that lasts."""
-        return not self.lasts and self.columns.size < LEAST_STEPS
+        """Whether it is a pause or two."""
+        return self.columns.size < LEAST_STEPS
 
     @property
     def columns(self) -> Ints:
@@ -178,13 +178,15 @@ def _late(job: Observed, one: _Lateness) -> _Late | None:
     beyond, at, lost = one.beyond, one.at, one.lost
     lasts = _lasts(beyond, at)
     lasts = lasts or (_is_often(beyond, at) and not _is_explained(job, one.rows, lost))
+    lasts = lasts and _most_of(beyond[at]).size >= LEAST_STEPS
     late = _Late(one.rows, beyond[at], lost, one.is_host, lasts,
                  float(len(beyond)) ** (1 - _spells(beyond[at])))  # fmt: skip
     if not late.lasts and not _stands_out(beyond, at):
         return None
-    if late.is_rare and (not _is_known(job) or _has_duties(job, late)):
-        return None
     brief = late.beyond.size < BLOCK * LEAST_BLOCKS // 2
+    recorded = _is_known(job) and job.has_ends
+    if late.is_rare and (brief or not recorded or _has_duties(job, late)):
+        return None
     doubtful = late.is_rare or brief or not late.is_sure or _is_planned(job, late)
     return late if lost >= (LEAST_OF_FEW if doubtful else LEAST_LATE) else None
 
@@ -253,8 +255,9 @@ def _most_of(beyond: Floats) -> Ints:
 
 
 def _has_duties(job: Observed, late: _Late) -> bool:
-    """Whether it is the first or the last rank, which may evaluate or log for all at any time."""
-    return late.rows.size == 1 and int(late.rows[0]) in (0, len(job.line.ranks) - 1)
+    """Whether it may be the first or the last rank that evaluates or logs for all, for once."""
+    once = late.rows.size == 1 and _spells(late.beyond) == 1
+    return once and int(late.rows[0]) in (0, len(job.line.ranks) - 1)
 
 
 def _may_be_held(job: Observed, rows: Ints) -> bool:

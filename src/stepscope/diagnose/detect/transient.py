@@ -126,6 +126,10 @@ def spiking_ranks(
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
+    known = np.asarray(
+        np.isfinite(series.own).any(axis=1)
+    )  # of others only the device may be known
+    units = [unit[known[unit]] for unit in units]
     spikes = _find_spikes(series, units)
     if not spikes.hit.any():
         return []

@@ -8,8 +8,8 @@ or run beside them. If no table says how long steps are, the longest phase may b
 others together last as long in every step, also where it is a long one. By chance lengths are the
 same, but they do not change together.
 
-Where phases have times, those that overlap do not follow one another, whatever their lengths; what
-the others then leave out of the step is time between them.
+Where phases have times, those that overlap do not follow one another, though lengths may fit by
+chance, if others together are as long as the step. Else the times were made up.
 
 A part gives way to its pieces if these are most of it; what it takes longer is time between them.
 Cost: sums over all choices of at most a dozen phases, of a few ranks and steps. Cannot see: phases
@@ -229,14 +229,15 @@ def _tiles(known: _Lengths, whole: int | None) -> list[int]:
     misses = _misses(sums, np.where(complete, known.whole, np.nan))
     passes = choices[:, [known.names[at] in PASSES for at in parts]]
     misses[passes.any(axis=1) & ~passes.all(axis=1)] = np.inf
-    most = TILED
     if known.overlap is not None:
         beside = known.overlap[np.ix_(parts, parts)].astype(np.float64)
-        misses[np.einsum("ci,ij,cj->c", choices, beside, choices) > 0] = np.inf
-        most = LONGER
-    if not misses.min() <= most:
+        apart = np.einsum("ci,ij,cj->c", choices, beside, choices) == 0
+        if misses[apart].min() <= TILED + NEARLY:
+            misses[~apart] = np.inf
+            misses = np.maximum(misses - NEARLY, 0.0)
+    if not misses.min() <= TILED:
         return []
-    equal = np.flatnonzero(misses <= min(misses.min() + NEARLY, most))
+    equal = np.flatnonzero(misses <= min(misses.min() + NEARLY, TILED))
     best = max(equal.tolist(), key=lambda one: (choices[one].sum(), -misses[one]))
     return [at for at, chosen in zip(parts, choices[best].tolist(), strict=True) if chosen]
 

@@ -30,12 +30,7 @@ def by_rank(window: Window) -> Window:
     gpu = _numbers(metrics)
     if not (gpu >= 0).any():
         return window
-    users = _users(window, table, gpu)
-    recorded = Window(window.job, {name: one for name, one in window.tables.items()
-                                   if name != "hardware"}).ranks  # fmt: skip
-    if recorded:  # a rank of which nothing else was recorded has no peers
-        users = np.where(np.isin(users, recorded), users, NONE)
-    rank = np.where((gpu >= 0) & (rank < 0), users, rank)
+    rank = np.where((gpu >= 0) & (rank < 0), _users(window, table, gpu), rank)
     named = table.with_column("metric", _plain(metrics, (gpu >= 0) & (rank >= 0)))
     return replace(window, tables={**window.tables, "hardware": named.with_column("rank", rank)})
 
