@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.decide.same_loss import has_victim, is_turn, victims_beside
-from stepscope.diagnose.finding import Cause, Recurring, Slowdown, SlowLink, Waste
+from stepscope.diagnose.decide.same_loss import has_victim, is_turn, victims_beside, with_function
+from stepscope.diagnose.finding import Cause, Recurring, Regression, Slowdown, SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Job, ProcessGroup
@@ -70,3 +70,15 @@ def test_a_suspect_that_has_its_turn_in_a_loss_of_all_is_no_more_than_that(
     own = Suspect(rank, None, ("data-load",), 5, 50, 0.3, 20.0, 5.0, 1e7, 1.3, 1)
     other = Slowdown("argus-l2", "data_loading", "", (rank,), score=score, suspect=own)
     assert is_turn(turns, other) == is_one
+
+
+@pytest.mark.parametrize(("since", "lost"), [(54, 0.22), (30, 0.1)])
+def test_a_function_that_came_with_a_rise_costs_what_steps_became_longer_by(
+    since: int, lost: float
+) -> None:
+    """A host that stands still has launched nothing, so its device stands still for longer."""
+    waits = Waste("user-code", "code", "in 10 % of the samples", function="sync (loop.py:18)",
+                  steps=(56, 119), lost_fraction=0.1)  # fmt: skip
+    rise = Regression("regression", "code", "1.3 times as long", steps=(since, 119),
+                      lost_fraction=0.22)  # fmt: skip
+    assert with_function(waits, [rise]).lost_fraction == lost

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.detect.step_time import BLOCK
 from stepscope.diagnose.finding import (
     Cause,
     Finding,
@@ -172,9 +173,16 @@ def _whole(one: Finding) -> float:
 
 
 def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
-    """The finding that names a function, or one that knows of a larger loss, with that function."""
+    """The finding that names a function, or one that knows of a larger loss, with that function.
+
+    What began with a rise of all costs what steps became longer by: a host that stands still in a
+    function has launched nothing, so its device stands still for longer.
+    """
     largest = max(same, key=lambda other: other.lost_fraction or 0.0)
     smaller = (largest.lost_fraction or 0.0) <= (one.lost_fraction or 0.0)
+    if not smaller and isinstance(largest, Regression) and _begin_together(one, largest):
+        measured = f"{one.detail}; {largest.method}: {largest.detail}"
+        return replace(one, lost_fraction=largest.lost_fraction, detail=measured)
     if smaller or not isinstance(largest, (Slowdown, Waste)) or not largest.says:
         return one
     where = short_frame(one.function or "")
@@ -182,6 +190,13 @@ def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
         largest, function=one.function, says=f"{largest.says}, in {where}",
         detail=f"{largest.detail}; {one.method}: {one.detail}",
     )  # fmt: skip
+
+
+def _begin_together(one: Finding, rise: Regression) -> bool:
+    """Whether both begin at one step, as far as steps show that (`step_time`)."""
+    if one.steps is None or rise.steps is None:
+        return False
+    return abs(one.steps[0] - rise.steps[0]) <= BLOCK
 
 
 class Merged(NamedTuple):
