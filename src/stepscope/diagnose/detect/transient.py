@@ -129,7 +129,7 @@ def spiking_ranks(
     known = np.asarray(
         np.isfinite(series.own).any(axis=1)
     )  # of others only the device may be known
-    units = [unit[known[unit]] for unit in units]
+    units = [some for unit in units if (some := unit[known[unit]]).size]
     spikes = _find_spikes(series, units)
     if not spikes.hit.any():
         return []
