@@ -107,8 +107,8 @@ class _Late:
 
     @property
     def is_rare(self) -> bool:
-        """Whether it is a pause or two."""
-        return self.columns.size < LEAST_STEPS
+        """Whether it is a pause or two, and nothing that lasts."""
+        return not self.lasts and self.columns.size < LEAST_STEPS
 
     @property
     def columns(self) -> Ints:
@@ -178,7 +178,7 @@ def _late(job: Observed, one: _Lateness) -> _Late | None:
     beyond, at, lost = one.beyond, one.at, one.lost
     lasts = _lasts(beyond, at)
     lasts = lasts or (_is_often(beyond, at) and not _is_explained(job, one.rows, lost))
-    lasts = lasts and _most_of(beyond[at]).size >= LEAST_STEPS
+    lasts = lasts and int((beyond[at] > LEAST_COST).sum()) >= LEAST_STEPS
     late = _Late(one.rows, beyond[at], lost, one.is_host, lasts,
                  float(len(beyond)) ** (1 - _spells(beyond[at])))  # fmt: skip
     if not late.lasts and not _stands_out(beyond, at):

@@ -223,8 +223,10 @@ def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
     if passed is not None:
         return _Change.of(job, slice(passed[0].split + skip, passed[1] + skip))
     long = step_time.jitter(total[skip:], job.line.steps[skip:]).columns + skip
+    if long.size < step_time.LEAST_EITHER:
+        return None
     change = _Change.of(job, long)
-    costs = change.rise(total) * long.size if long.size >= step_time.LEAST_EITHER else 0.0
+    costs = change.rise(total) * long.size
     return change if costs >= LEAST_COST * float(np.nansum(job.line.job_period_ns[skip:])) else None
 
 
