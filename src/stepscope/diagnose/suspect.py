@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Ints
 
-DOMINANT = 0.5
-"""A phase is named when it carries more than half of the rank's excess. Our simulator."""
 INFLATED = 0.1
 """A phase with this share of the excess counts as inflated too. Our simulator."""
 
@@ -74,4 +73,4 @@ class Suspect:
 def dominant(shares: dict[str, float]) -> str | None:
     """The phase that carries most of the excess, if one does."""
     phase = max(shares, key=lambda name: shares[name])
-    return phase if shares[phase] > DOMINANT * sum(shares.values()) else None
+    return phase if shares[phase] > HALF * sum(shares.values()) else None

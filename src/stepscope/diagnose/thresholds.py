@@ -34,6 +34,9 @@ LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
 that was measured. It orders verdicts; it is not a probability fitted to labelled jobs. Our
 simulator."""
 
+HALF = 0.5
+"""More than half of a thing is most of it, whatever it is: a rise, an excess, a wait, the rows of a
+phase, the ranks, hosts or steps in question. Only one of two parts can be that. Statistics."""
 FAST = 0.25
 """The quantile of times that counts as normal: half of the steps may be slow, so the median is not.
 Statistics."""

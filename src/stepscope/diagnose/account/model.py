@@ -20,12 +20,11 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.peers import replicas, stage_numbers
 from stepscope.diagnose.views.unnamed import KERNELS
 from stepscope.window import Floats, Ints
 
-LITTLE = 0.5
-"""Less than half of a step's time is little to know of it. Our choice."""
 ABOUT, BEYOND = 8, 5.0
 """Steps before and after one that show whether steps became longer there, and by how many standard
 deviations of a single step they must. As in `decide.cost`."""
@@ -122,7 +121,7 @@ def unknown_excess_ns(job: Observed, one: Suspect, usual_ns: float) -> float:
     0 unless steps became longer when the rank did, beyond noise.
     """
     known = stats.median(job.total[:, job.line.warm_up :])
-    if one.spikes or not one.phases or known >= LITTLE * usual_ns or one.first < ABOUT:
+    if one.spikes or not one.phases or known >= HALF * usual_ns or one.first < ABOUT:
         return 0.0
     period = job.line.job_period_ns
     before, after = period[one.first - ABOUT : one.first], period[one.first : one.first + ABOUT]

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.peers import replicas
 from stepscope.window import Floats, Ints
 
-ONE_RANK = 0.5
-"""Part of the loss that one rank may have; a rank with more is a suspect. Statistics."""
 CHANGING = 0.75
 """Largest part of the steps in which one replica may have the slowest rank: each of two has it in
 half of them. Our simulator."""
@@ -29,7 +28,7 @@ def stays_with_one(rows: Ints, lost: Floats) -> bool:
         rows: whose each loss is.
         lost: how much each is.
     """
-    return not np.bincount(rows, lost).max() < ONE_RANK * lost.sum()
+    return not np.bincount(rows, lost).max() < HALF * lost.sum()
 
 
 def changes(job: Observed, excess: Floats) -> bool:

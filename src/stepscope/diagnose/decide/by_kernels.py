@@ -32,14 +32,21 @@ from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower,
 from stepscope.diagnose.detect.stall import Stalled, stalled
 from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
 from stepscope.diagnose.explain import gpu
-from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer_kernels
+from stepscope.diagnose.explain.kernels import evidence_of, group_of, longer_kernels
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.explain.tokens import Part, exceeds, more_for_experts
 from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE, SUSPECT_SCORE, score
+from stepscope.diagnose.thresholds import (
+    HALF,
+    LEAST_COST,
+    LEAST_COST_ONCE,
+    SCORE,
+    SUSPECT_SCORE,
+    score,
+)
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded
@@ -53,11 +60,7 @@ BESIDE_PASSES = (DATA_LOAD, OPTIMIZER, OUTSIDE, GAPS)
 """Phases outside of the passes."""
 CUT = 0.5
 """Of the usual length: a last window below it is cut short. Our simulator."""
-MOST_ENDED = 0.5
-"""Ends are known if more than half of all operators have one. Our simulator."""
 METHOD = "stall"
-MOSTLY = 0.5
-"""Part of a wait that an own execution of the rank must last to explain it. Our simulator."""
 
 
 class KernelStragglers:
@@ -122,7 +125,7 @@ def _ends_known(job: Observed) -> bool:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("end_ns"):
         return False
-    return float((comm.ints("end_ns") != NULL).mean()) > MOST_ENDED
+    return float((comm.ints("end_ns") != NULL).mean()) > HALF
 
 
 def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
@@ -157,7 +160,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     windows, group = np.arange(one.first, one.stop), group_of(job, one.row, None)
     found = longer_kernels(known, group, one.row, windows, is_computing)
     excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
-    lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
+    lengthened = sum(kernel.lost_ns for kernel in found) >= HALF * excess_ns
     cause = _cause(job, known, group, one) if lengthened else "load_imbalance"
     first, stop = _columns(job, known, one)
     lost_ns = _lost_ns(job, known, one, excess_ns)
@@ -384,5 +387,5 @@ def _own(known: Recorded, one: Stalled) -> Iterator[str]:
     for times in known:
         if is_computing(times.kernel) and times.longest_ns is not None:
             own_ns = times.longest_ns[np.ix_(one.rows, one.windows)]
-            if np.nan_to_num(own_ns).max() >= MOSTLY * max(one.waited_ns):
+            if np.nan_to_num(own_ns).max() >= HALF * max(one.waited_ns):
                 yield times.kernel

@@ -22,11 +22,10 @@ from stepscope.diagnose.finding import Candidate, Decision, Finding, Verdict
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import NULL, Floats
 
-EXPLAINS = 0.5
-"""Part of a lateness that explains it; the rest is scatter and the transfer. Our choice."""
 NEAREST = 3
 """Number of ranks closest to an alarm that are shown if there was no candidate."""
 
@@ -157,9 +156,9 @@ def _followed_back(late_ns: float, own_ns: float, waited_ns: float) -> Decision:
     if np.isfinite(own_ns):
         own = f"its own time per step is {_beyond(own_ns)} the median of the others"
     waited = f"its waiting for other ranks is {_beyond(waited_ns)} the median of the others"
-    if own_ns >= EXPLAINS * late_ns:
+    if own_ns >= HALF * late_ns:
         return Decision(rules.EXPLAINED_BACKWARDS.name, True, says=f"{own}, which explains this")
-    if waited_ns >= EXPLAINS * late_ns:
+    if waited_ns >= HALF * late_ns:
         says = f"its own time does not explain this: {waited}, which made it late"
     else:
         says = f"nothing measured explains this: {own}, and {waited}"

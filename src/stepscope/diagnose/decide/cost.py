@@ -29,15 +29,11 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST
+from stepscope.diagnose.thresholds import FAST, HALF
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import KERNELS, OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
-HALF = 0.5
-"""Of the costliest culprit: where all ranks are slow, one that costs less was compared with a
-slower one. And of a rank's spikes: another rank must have spikes in this part of the same steps to
-share their cost. Our simulator."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""

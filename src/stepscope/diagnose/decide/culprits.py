@@ -12,10 +12,8 @@ from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect, dominant
+from stepscope.diagnose.thresholds import HALF
 
-MOST = 0.5
-"""Part of a rank's spikes that a lasting slowness must explain to replace them; and part of two
-ranks' spikes in the same steps from which they have one cause. Our simulator."""
 MEDIAN = 0.5
 """What a rank takes longer in the median of its steps, by what it takes longer on average: below it
 most of the excess is in single steps. Our choice."""
@@ -47,8 +45,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     slow += [one for at, one in storms.items() if at not in rows]
     known = {row(one): one for one in slow}
     often = [one for at, one in spiking.items()
-             if at not in known or not _outweighs(known[at], one, MOST)
-             or (_is_now_and_then(known[at]) and _outweighs(one, known[at], MOST))]  # fmt: skip
+             if at not in known or not _outweighs(known[at], one, HALF)
+             or (_is_now_and_then(known[at]) and _outweighs(one, known[at], HALF))]  # fmt: skip
     rows = {row(one) for one in often}
     kept = (*(one for one in slow if row(one) not in rows), *often)
     standing = {row(one): one for one in kept}
@@ -82,7 +80,7 @@ def _is_now_and_then(one: Slowdown) -> bool:
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
-    needed = _suspect(kept).whole_ns / (MOST if _suspect(one).spikes else 1.0)
+    needed = _suspect(kept).whole_ns / (HALF if _suspect(one).spikes else 1.0)
     says = f"seconds of excess, as {kept.method} explains the same rank"
     decision = Decision("one-per-rank", False, _suspect(one).whole_ns / 1e9, needed / 1e9, says)
     return replace(one, decisions=(*one.decisions, decision))
@@ -135,7 +133,7 @@ def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
         return False
     if not spikes and not others:
         return _is_slow(job, one.row)
-    return len(spikes & others) > MOST * len(spikes | others)
+    return len(spikes & others) > HALF * len(spikes | others)
 
 
 def _is_slow(job: Observed, row: int) -> bool:

@@ -26,6 +26,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED, all_waits_recorded, waiting
@@ -36,8 +37,6 @@ ECHO = 0.5
 is it cleared by less than the other half outside of operators. Our simulator."""
 FEW_PEERS = 8
 """The nearest peers whose time outside of operators a rank's is compared with. Our choice."""
-MOSTLY = 0.5
-"""Part of the excess that is spent on a processor, or waiting for one. Our choice."""
 
 
 def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
@@ -143,7 +142,7 @@ def _in_its_passes(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> S
 
 def _taken_by(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
     """The costlier culprit on the same host that has the processor while this rank waits for it."""
-    if _use(one, "starved") < MOSTLY:
+    if _use(one, "starved") < HALF:
         return None
     others = [other for other in found if other is not one and _has_processor(job, other, one)]
     return max(others, key=lambda other: other.lost_ns, default=None)
@@ -156,7 +155,7 @@ def _has_processor(job: Observed, other: Slowdown, one: Slowdown) -> bool:
 
 
 def _computes(one: Slowdown) -> bool:
-    return one.cause == "gc" or _use(one, "computed") >= MOSTLY
+    return one.cause == "gc" or _use(one, "computed") >= HALF
 
 
 def _use(one: Slowdown, how: str) -> float:

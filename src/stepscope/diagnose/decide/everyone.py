@@ -21,11 +21,9 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import HALF, LEAST_SCORE
 
 MEASURED_RISE = "measured-rise"
-MOSTLY = 0.5
-"""A culprit that is slow for half of a rise accounts for most of what it costs. Our simulator."""
 TURNS_SCORE = 0.7
 """As of ranks that hold up all others in turns (`in_turns.SCORE`). Our choice."""
 
@@ -58,7 +56,7 @@ def is_after_effect(
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
-    return slow >= MOSTLY * (len(job.line.steps) - rise.split)
+    return slow >= HALF * (len(job.line.steps) - rise.split)
 
 
 def _begins_with(job: Observed, rise: Regression, culprits: Sequence[Suspect]) -> bool:
@@ -67,7 +65,7 @@ def _begins_with(job: Observed, rise: Regression, culprits: Sequence[Suspect]) -
     assert rise.split is not None
     hidden = hides_waits(job)
     by_phase = hidden and rise.cause == "code" and rise.function is None
-    least = 0.0 if hidden else MOSTLY * rise.lost_ns
+    least = 0.0 if hidden else HALF * rise.lost_ns
     at_once = [one.excess_ns for one in culprits if abs(one.first - rise.split) <= 1]
     return (rise.cause == "unknown" or by_phase) and max(at_once, default=-1.0) >= least
 
@@ -78,7 +76,7 @@ def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:
     if not isinstance(one, SlowLink) or one.steps is None or rise.split is None:
         return False
     first, last = job.line.columns(np.array(one.steps)).tolist()
-    lasts = last + 1 - first >= MOSTLY * (len(job.line.steps) - rise.split)
+    lasts = last + 1 - first >= HALF * (len(job.line.steps) - rise.split)
     with_it = abs(first - rise.split) <= 1 and rise.cause != "data_loading"
     return hides_waits(job) and not rise.measured and with_it and lasts
 
@@ -88,7 +86,7 @@ def _all_work_longer(job: Observed, split: int) -> bool:
     work, period = stats.column_median(job.total), job.line.job_period_ns
     own, whole = (stats.median(each[split:]) - stats.median(each[job.line.warm_up : split])
                   for each in (work, period))  # fmt: skip
-    return bool(own >= MOSTLY * whole > 0)
+    return bool(own >= HALF * whole > 0)
 
 
 def is_of_trend(rise: Regression, one: Finding) -> bool:
@@ -97,7 +95,7 @@ def is_of_trend(rise: Regression, one: Finding) -> bool:
     if rise.gradual is None or not isinstance(one, Slowdown) or one.steps is None:
         return False
     later = rise.gradual[0] < one.steps[0]
-    less = (one.lost_fraction or 0.0) < MOSTLY * (rise.lost_fraction or 0.0)
+    less = (one.lost_fraction or 0.0) < HALF * (rise.lost_fraction or 0.0)
     return later and less and not one.measured_cost
 
 
@@ -113,7 +111,7 @@ def is_turn_of(job: Observed, rise: Regression, one: Finding) -> bool:
         return False
     there, elsewhere = (stats.median(job.line.job_period_ns[part]) for part in (its, rest))
     cost_ns = (one.lost_fraction or 0.0) * there
-    return there - elsewhere < MOSTLY * cost_ns
+    return there - elsewhere < HALF * cost_ns
 
 
 def with_turns(
@@ -194,8 +192,8 @@ def _began_with(job: Observed, rise: Regression, one: Waste) -> bool:
     first, last = job.line.columns(np.array(one.steps)).tolist()
     before = rise.split - max(first, job.line.warm_up)
     within = last + 1 - max(first, rise.split)
-    is_new = before < MOSTLY * (rise.split - job.line.warm_up)
-    return bool(is_new and within >= MOSTLY * (len(job.line.steps) - rise.split))
+    is_new = before < HALF * (rise.split - job.line.warm_up)
+    return bool(is_new and within >= HALF * (len(job.line.steps) - rise.split))
 
 
 def _charge(one: Finding) -> float:
@@ -211,7 +209,7 @@ def _cost(job: Observed, rise: Regression, one: Finding) -> float:
     lasts = last + 1 - max(first, rise.split)
     if isinstance(one, Slowdown) and one.spikes is not None:
         lasts = min(lasts, one.spikes)
-    explains = lasts >= MOSTLY * (len(job.line.steps) - rise.split)
+    explains = lasts >= HALF * (len(job.line.steps) - rise.split)
     return (one.lost_fraction or 0.0) if explains else 0.0
 
 

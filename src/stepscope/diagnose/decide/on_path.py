@@ -19,6 +19,7 @@ from stepscope.diagnose.finding import Evidence, Value, Verdict
 from stepscope.diagnose.graph.critical_path import Path, Share, kernel_shares, shares
 from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 
 NAMED = 3
 """Number of parts of the path that are named, the largest first. Our simulator."""
@@ -26,9 +27,6 @@ LEAST = 0.01
 """Smallest part of the path that is named. Our simulator."""
 NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
 """Beginnings of the names of counters for adapters and cables."""
-MOSTLY = 0.5
-"""Own work must make up this part of the critical path, and more than all transfers. Our
-simulator."""
 
 
 def with_path(job: Observed, verdict: Verdict) -> Verdict:
@@ -100,7 +98,7 @@ def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
     own_work = path.own & np.isin(job.line.ranks[rows], verdict.ranks)
     own = float(path.lasted_ns[own_work].sum()) / whole
     transfers = float(path.lasted_ns[~path.own].sum()) / whole
-    metrics = _alarms(job, verdict) if own >= MOSTLY and own > transfers else []
+    metrics = _alarms(job, verdict) if own >= HALF and own > transfers else []
     if not metrics:
         return verdict
     named = ", ".join(metrics)

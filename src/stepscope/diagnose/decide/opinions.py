@@ -22,15 +22,13 @@ from stepscope.diagnose.finding import Finding, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Opinion
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import HALF, LEAST_COST
 from stepscope.diagnose.views.peers import across_stages, replicas
 from stepscope.window import Floats, Ints, Mask
 
 OWN_TIME, ARRIVAL, RHYTHM = "own time", "arrival", "K-S"
 BY_OWN_TIME = ("argus-l2", "straggler-brief", "transient", "own-past")
 """Methods that judge own time: they have one opinion together."""
-MOSTLY = 0.5
-"""A rank with half of the largest excess is named beside the one that has it. Statistics."""
 LATE = 0.01
 """Share of a step that a rank must make others wait, as of last arrivals. Our simulator."""
 APART_SIGMAS, LEAST_APART = 3.0, 0.02
@@ -117,7 +115,7 @@ class _Measures:
 
 def _largest(values: Floats, least: float) -> Ints:
     """The rows with at least half of the largest value, of those that are large enough."""
-    return np.flatnonzero(values >= max(MOSTLY * float(values.max(initial=0.0)), least))
+    return np.flatnonzero(values >= max(HALF * float(values.max(initial=0.0)), least))
 
 
 def _measured(measures: _Measures, verdict: Verdict) -> Iterator[Opinion]:

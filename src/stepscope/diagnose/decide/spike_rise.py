@@ -9,13 +9,11 @@ import numpy as np
 
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST
+from stepscope.diagnose.thresholds import FAST, HALF
 from stepscope.window import Floats, Ints
 
 ABOUT = 10
 """Steps around a spike whose median shows how long the step would have been. Our simulator."""
-MOSTLY = 0.5
-"""More than half of the steps of a kind. Our choice."""
 
 
 def spike_rise(job: Observed, one: Suspect) -> Floats:
@@ -52,4 +50,4 @@ def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
 def _in_kinds(job: Observed, spikes: Ints) -> bool:
     """Whether most steps of some kind have a spike, so that the others show nothing of that kind's
     usual length."""
-    return any(np.isin(kind, spikes).mean() > MOSTLY for kind in job.cycle.kinds if kind.size)
+    return any(np.isin(kind, spikes).mean() > HALF for kind in job.cycle.kinds if kind.size)

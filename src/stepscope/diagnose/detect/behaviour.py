@@ -38,16 +38,13 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import score
+from stepscope.diagnose.thresholds import HALF, score
 from stepscope.diagnose.views.patterns import Function, Patterns
-from stepscope.diagnose.views.stacks import EXPLAINS
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Ints
 
-SEEN = 0.5
-"""Part of the windows in which a rank must be odd: what wanders has another name. Our choice."""
 KERNELS = 3
 """Kernels that a verdict lists. Our choice."""
 AROUND, LEAST_AROUND = 50, 10
@@ -131,7 +128,7 @@ def _lasting(same: Sequence[_Observation], windows: Sequence[Patterns]) -> list[
     times = Counter(one.odd[0].row for one in same)
     profiled = {row: sum(row in window.rows for window in windows) for row in times}
     return [one for one in same
-            if times[one.odd[0].row] >= SEEN * profiled[one.odd[0].row]]  # fmt: skip
+            if times[one.odd[0].row] >= HALF * profiled[one.odd[0].row]]  # fmt: skip
 
 
 def _by_rank(
@@ -161,7 +158,7 @@ def _loads_longer(job: Observed, row: int, observed: _Observation) -> bool:
     spent = np.nansum(own, axis=1) / max(own.shape[1], 1)
     others = observed.group[observed.group != row]
     excess_ns = float(spent[row]) - stats.median(spent[others])
-    return excess_ns >= EXPLAINS * observed.odd[0].excess * job.line.typical_ns
+    return excess_ns >= HALF * observed.odd[0].excess * job.line.typical_ns
 
 
 def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
@@ -269,7 +266,7 @@ def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:
     times = Counter(row for window, rows in {(id(window), end.rows) for window, end in ends}
                     for row in set(rows))  # fmt: skip
     for window, whole in ends:
-        rows = tuple(row for row in whole.rows if times[row] >= SEEN * len(windows))
+        rows = tuple(row for row in whole.rows if times[row] >= HALF * len(windows))
         if rows:
             end = replace(whole, rows=rows)
             known = found.get(end.rows)

@@ -26,6 +26,7 @@ from stepscope.diagnose.detect.step_time import is_round, long_steps, recurring,
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.stacks import Samples
 from stepscope.window import Floats, Ints, Mask
 
@@ -35,11 +36,6 @@ ALL_RANKS = 0.9
 """Part of the ranks that must pause; a few rows may be lost. Our simulator."""
 RARE = 0.1
 """Share of the steps that may be long in this way: no job saves every few steps. Our simulator."""
-MEANWHILE = 0.5
-"""Part of the time of a long step in which stacks must show a rank saving. Our simulator."""
-MOSTLY = 0.5
-"""A rank that takes longer than its peers by this part of what a step takes longer than usual makes
-it long. Our choice."""
 SAVING = ("save", "_save", "evaluat", "validat")
 """Beginnings of the names of functions that save and evaluate. `checkpoint` alone is activation
 checkpointing."""
@@ -102,7 +98,7 @@ def _by_some_ranks(job: Observed, columns: Ints) -> Mask:
             continue
         usual = np.median(spent, axis=0)
         here = np.maximum(usual[columns], usual[np.maximum(columns - 1, 0)])
-        long |= here >= MOSTLY * beyond
+        long |= here >= HALF * beyond
     return long
 
 
@@ -113,10 +109,10 @@ def _of_one_rank(job: Observed, columns: Ints) -> Mask:
     if not job.own.phases or not columns.size:
         return nobody
     above = np.nan_to_num(above_peers(job.total[:, columns], job.groups(None)))
-    late = above >= MOSTLY * (job.line.job_period_ns[columns] - job.line.typical_ns)
+    late = above >= HALF * (job.line.job_period_ns[columns] - job.line.typical_ns)
     late &= late.sum(axis=0) == 1
     row = int(late.sum(axis=1).argmax())
-    if late[row].mean() <= MOSTLY:
+    if late[row].mean() <= HALF:
         return nobody
     return np.asarray(late[row] & ~habits(job.line.steps[columns], late, job.host_rows)[row])
 
@@ -143,7 +139,7 @@ def _between_steps(job: Observed, columns: Ints) -> Mask:
 def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
     at = job.line.column_at(samples.time_ns)
     saving = np.where(saves(samples), samples.weight, 0.0)
-    return np.array([_share(samples, saving, at == column) >= MEANWHILE for column in columns],
+    return np.array([_share(samples, saving, at == column) >= HALF for column in columns],
                     np.bool_)  # fmt: skip
 
 

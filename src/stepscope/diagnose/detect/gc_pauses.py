@@ -29,8 +29,6 @@ from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Ints, Mask, union
 
-EXPLAINS = 0.5
-"""More than half of an excess: nothing else can then explain more. Our simulator."""
 STORM_SHARE = 0.05
 """Share of the step time that the extra pauses of a rank must cost to be a fault without other
 evidence. A full collection every few hundred steps, as in healthy jobs, stays below 2 %. Our

@@ -21,14 +21,12 @@ from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
 from stepscope.diagnose.finding import Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Floats
 
 LEAST_SHARE = 0.02
 """Share of the step time since the first pause that must be lost; rare full collections of healthy
 ranks stay below it. Our simulator."""
-OF_OTHERS = 0.5
-"""Part of the loss that must remain without the rank that pauses most: what one rank does is not
-the fault of all. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
         return None
     alone = np.delete(pauses, int(pauses.sum(axis=1).argmax()), axis=0)
     left = _turns(job, alone)
-    if left is None or left.lost_ns.sum() < OF_OTHERS * turns.lost_ns.sum():
+    if left is None or left.lost_ns.sum() < HALF * turns.lost_ns.sum():
         return None
     return _finding(job, turns, int((pauses > 0).any(axis=1).sum()))
 

@@ -51,6 +51,7 @@ from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, 
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import ranks_wait
 from stepscope.window import Window
@@ -78,8 +79,6 @@ NO_MORE: tuple[Activity, ...] = ("ended", "gone")
 """What is known of a process that is no more."""
 WITNESSES = 2
 """Waiting ranks that do the same: one is not a majority. As `equals.VOTES`."""
-BEHIND = 0.5
-"""If more than half of the ranks made fewer calls, they are not the exception. Our simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
 """Of a host that made fewer calls, with and without a stack that shows what it does instead; the
 second also of several hosts of which nothing shows what they do. Our simulator."""
@@ -181,7 +180,7 @@ def _dead_inside(liveness: Liveness, state: WaitState) -> dict[int, LifeSigns]:
     called: what it called does not end without it."""
     signs = {rank: liveness.of(rank) for rank in sorted(state.waiting)}
     dead = {rank: one for rank, one in signs.items() if one.activity in NO_MORE}
-    return dead if len(dead) <= BEHIND * len(signs) else {}
+    return dead if len(dead) <= HALF * len(signs) else {}
 
 
 def _waited_ns(liveness: Liveness, state: WaitState) -> int:
@@ -371,7 +370,7 @@ def _behind(
     """Some hosts made fewer calls than their peers. One that waits for its device is held up, too,
     unless it left a call out, and one whose stack is unknown may be."""
     free = frozenset(rank for rank in free if not waits_for_device(signs[rank].stack))
-    if not free or len(free) > BEHIND * len(window.ranks):
+    if not free or len(free) > HALF * len(window.ranks):
         return _behind_on_device(window, state, signs)
     why = "its host made fewer calls than the others'"
     apart = frozenset() if any(signs[rank].stack for rank in free) else (

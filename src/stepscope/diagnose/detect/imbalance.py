@@ -33,7 +33,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
-from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, HALF, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import BETWEEN
@@ -60,9 +60,6 @@ passes are. Our choice, twice `UNEVEN`."""
 WAITED = 0.5
 """Ranks that wait for a processor for less than this part of what the job loses have another
 reason. Measured on real data (0.15 in the lab, 1.1 to 2.4 on a crowded machine)."""
-SAME = 0.5
-"""Part of the loss that is caused by the same ranks in all steps, from which it is theirs.
-Statistics."""
 LEAST_OTHERS = 3
 """Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
 Statistics."""
@@ -279,7 +276,7 @@ def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Caus
     """
     always = np.nan_to_num(np.nanquantile(excess, FAST, axis=1)).clip(0.0)[:, None]
     same = model.step_ns(even + always) - model.step_ns(even)
-    if stats.median(same) < SAME * stats.median(gain):
+    if stats.median(same) < HALF * stats.median(gain):
         return "load_imbalance", (
             "in each step all ranks wait for a different one that has more work to do"
         )

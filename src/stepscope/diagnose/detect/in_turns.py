@@ -32,6 +32,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.words.advice import SLOW, UNEVEN, name_ranks
 from stepscope.diagnose.words.numbers import percent
@@ -49,9 +50,6 @@ wrote, what devices idle in turns is at most 0.6 % of the time.) Statistics."""
 LENGTHENS = 0.5
 """Correlation of a step's length with what its last rank takes longer: then that explains more than
 a quarter of the scatter. Where computing is hidden behind communication it is 0. Our choice."""
-MOSTLY = 0.5
-"""A step is long because of a rank that takes longer by this part of the rise, as in
-`duties`; and a phase with this part of the excess is named. Our choice."""
 ALWAYS = 0.75
 """Where some rank is late in more than this part of the steps, they have unequal work: pauses are
 rarer. Our choice."""
@@ -188,7 +186,7 @@ def lengthening(period: Floats, last: Floats) -> float:
     """
     rise, more = period - stats.median(period), last - stats.median(last)
     spread = max(stats.sigma(period), stats.NOISE_FLOOR * stats.median(period))
-    other = (rise > SPIKE_MADS * spread) & (more < MOSTLY * rise)
+    other = (rise > SPIKE_MADS * spread) & (more < HALF * rise)
     period, last = period[~other], last[~other]
     if period.size < LEAST_STEPS or not (np.ptp(period) and np.ptp(last)):
         return 0.0
@@ -239,7 +237,7 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
     phase = _phase(job, turns)
     if job.pauses is not None:
         paused = np.minimum(job.pauses[turns.rows, turns.columns], turns.lost_ns)
-        if paused.sum() >= MOSTLY * turns.lost_ns.sum():
+        if paused.sum() >= HALF * turns.lost_ns.sum():
             return "gc", phase
     if turns.is_idle:
         return "host", None
@@ -267,7 +265,7 @@ def _phase(job: Observed, turns: Turns) -> str | None:
               for phase, own in job.own.items()]  # fmt: skip
     at = int(np.argmax(excess))
     whole = float(np.maximum(excess, 0.0).sum())
-    return job.own.phases[at] if excess[at] >= MOSTLY * whole > 0 else None
+    return job.own.phases[at] if excess[at] >= HALF * whole > 0 else None
 
 
 def _above(own: Floats, groups: list[Ints]) -> Floats:

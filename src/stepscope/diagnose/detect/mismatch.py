@@ -28,10 +28,10 @@ from stepscope.diagnose.finding import Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.calls import MISNUMBERED
 from stepscope.diagnose.operators.equals import unlike_equals
 from stepscope.diagnose.operators.own_order import KNOWN_STEPS
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Matched, match
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
@@ -95,7 +95,7 @@ def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
     lengths = np.diff(np.append(begins, order.size))
     count = np.bincount(group, weights=lengths > 1)
     wrong = np.bincount(group, weights=differs)
-    return np.asarray((wrong <= MISNUMBERED * np.maximum(count, 1))[group] | (count[group] <= 2))
+    return np.asarray((wrong <= HALF * np.maximum(count, 1))[group] | (count[group] <= 2))
 
 
 def _trusted_pairs(window: Window, matched: Matched, differs: Mask) -> Mask:

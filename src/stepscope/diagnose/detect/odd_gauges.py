@@ -30,7 +30,7 @@ from stepscope.diagnose.network.counters import OWN, RaisedCounter, raised_count
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, LEAST_COST, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import FAST, HALF, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.words.advice import name_ranks
@@ -42,8 +42,6 @@ LOW = 0.95
 percent is the smallest slowdown that is looked for. Our simulator."""
 LONGER = 1.05
 """A phase of a rank is longer than the median rank's, as `straggler.EFFECT`."""
-MOST = 0.5
-"""If as many devices run low, the others run high. Statistics."""
 COINCIDENCE = 10.0
 """How much likelier than by chance a counter must begin and end with the long steps: one job of ten
 that loses time and has a counter on some device would be suspected wrongly. Statistics."""
@@ -72,7 +70,7 @@ def held_down(job: Observed, first: int, stop: int) -> Mask:
 def _by_clock(job: Observed) -> Iterator[Slowdown]:
     first, stop = job.line.warm_up, len(job.line.steps)
     rows = np.flatnonzero(held_down(job, first, stop))
-    if not rows.size or rows.size > MOST * len(job.line.ranks) or not _are_one(job, rows):
+    if not rows.size or rows.size > HALF * len(job.line.ranks) or not _are_one(job, rows):
         return
     if job.own.phases and not job.own.hidden and stop - first >= LEAST_STEPS:
         return  # its own time is known, and tells

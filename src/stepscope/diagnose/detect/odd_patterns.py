@@ -23,6 +23,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.patterns import LEAST_BETA, Function, Patterns
 from stepscope.window import Floats, Ints
 
@@ -35,9 +36,6 @@ COUNTS = 0.02
 """Functions with this share of the window say how much shares scatter. Our choice."""
 FALSE_ALARMS = 1e-3
 """Share of healthy windows allowed to name anybody. Statistics."""
-AS_A_WHOLE = 0.5
-"""Part of a function's excess that must remain in all own work of the rank together. Our
-choice."""
 LOWER = 0.95
 """Of the peers' use of the resource: as `explain.gpu.LOW`. Our simulator."""
 MANY = 16_384
@@ -97,8 +95,8 @@ def _among(patterns: Patterns, work: Ints, rows: Ints, windows: int) -> list[Odd
     own = patterns.own[rows]
     whole = own - medians_of_others(own[None])[0]
     excess = beta - usual
-    odd = (z > needed) & (excess >= LEAST_EXCESS) & (whole >= AS_A_WHOLE * excess)
-    odd &= _of_callers(patterns, work, rows) >= AS_A_WHOLE * excess
+    odd = (z > needed) & (excess >= LEAST_EXCESS) & (whole >= HALF * excess)
+    odd &= _of_callers(patterns, work, rows) >= HALF * excess
     return [
         Odd(int(rows[at]), int(work[one]), float(beta[one, at]), float(usual[one, at]),
             float(z[one, at]), needed, float(whole[at]))

@@ -18,7 +18,7 @@ import numpy as np
 from stepscope.diagnose.account.waste import WITHIN, Stretch
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import HALF, LEAST_COST
 from stepscope.window import Floats, Ints
 
 SEVERAL = 3
@@ -26,9 +26,6 @@ SEVERAL = 3
 SPREAD = 2.0
 """The longest wait in those of the shortest: of a queue of three, places differ by more. Our
 choice."""
-HALF = 0.5
-"""A wait has begun with half of its rise; and waits are graded if no gap between two of them is
-more than half of their spread, or else they are of two kinds. Our choice."""
 SIGMAS = 5.0
 """A rank waits if it spends so many standard deviations more than before. Statistics."""
 

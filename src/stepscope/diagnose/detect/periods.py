@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepscope.diagnose.detect.recurring import HALF, Recurrent, recurring, rise
+from stepscope.diagnose.detect.recurring import Recurrent, recurring, rise
 from stepscope.diagnose.finding import Cause
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Period, Source
-from stepscope.diagnose.thresholds import OTHER_PROCESSES
+from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.frames import LOADER, collects, compiles
 from stepscope.diagnose.views.stacks import LEAST_NS, LEAST_SHARE, SAMPLE_NS, SURE_SIGMAS, Samples

@@ -22,6 +22,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Axis, Comb, combs
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_communicating
 from stepscope.window import Floats, Ints, Mask
 
@@ -44,10 +45,6 @@ MOST_RANKS = 8
 """Ranks that are looked at alone: those with most slow steps. Our choice."""
 SHOWN = 0.01
 """Share of the time from which on it is shown, as of last arrivals. Our simulator."""
-HALF = 0.5
-"""A rank, phase or kernel with half of the excess has most of it; of two combs with half of their
-slow steps in common, one is the other; and a run of slow steps begins with half of its longest.
-Statistics."""
 ALL_RANKS = 0.9
 """As in `duties`. Our simulator."""
 

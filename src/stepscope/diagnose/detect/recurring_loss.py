@@ -19,7 +19,7 @@ import numpy as np
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.duties import RARE as SELDOM
 from stepscope.diagnose.detect.duties import SLOTS, expected
-from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
+from stepscope.diagnose.detect.in_turns import LEAST_LOSS
 from stepscope.diagnose.detect.periods import (
     CAUSES,
     UNKNOWN,
@@ -36,7 +36,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import PLANNED
-from stepscope.diagnose.thresholds import LEAST_SCORE, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import HALF, LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place
@@ -117,7 +117,7 @@ def _spent_beside(job: Observed, long: Ints) -> Mask:
         return np.zeros(long.size, np.bool_)
     spent = np.nansum(job.own.own[named][:, :, long], axis=0).max(axis=0)
     beyond = job.period_ns[long] - job.line.typical_ns
-    return np.asarray(spent > MOSTLY * beyond)
+    return np.asarray(spent > HALF * beyond)
 
 
 def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -> Recurrent:
@@ -159,7 +159,7 @@ def _is_seldom(found: Recurrent) -> bool:
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:
     apart = np.diff(job.line.steps[found.comb.columns])
-    return bool((apart == found.comb.distance).mean() >= MOSTLY)
+    return bool((apart == found.comb.distance).mean() >= HALF)
 
 
 def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:

@@ -27,15 +27,13 @@ from stepscope.diagnose.detect.straggler import (
     sure_in_pairs,
 )
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.thresholds import LEAST_COST_ONCE
+from stepscope.diagnose.thresholds import HALF, LEAST_COST_ONCE
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated, as in `transient_ranks`. Our simulator."""
 IN_A_ROW = 4
 """Steps of a run: checkpoints and evaluations make one step or two long. Our choice."""
-MOST = 0.5
-"""A run of more than this part of the steps is the usual, and not an episode. Statistics."""
 LASTING_NS = 10**9
 """A run takes a second longer: less happens to any process on a busy machine, as in `transient`.
 Our simulator."""
@@ -61,7 +59,7 @@ def stragglers(
     excess = log_ratios(own, groups, pad)
     floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
     worst = stats.worst_stretch(excess, floor / 2)
-    found = (worst.length >= IN_A_ROW) & (worst.length <= MOST * steps) & (worst.mean >= floor)
+    found = (worst.length >= IN_A_ROW) & (worst.length <= HALF * steps) & (worst.mean >= floor)
     if not found.any():  # mostly: what follows takes longer
         return []
     noise = stats.pooled_noise(excess, floor / 2, worst)

@@ -36,7 +36,7 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import HALF, LEAST_COST
 from stepscope.diagnose.views.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
@@ -50,10 +50,6 @@ UNCHANGED = 0.25
 """Other phases may grow by at most this part of the relative rise. As in `regression.rise`."""
 NOTABLE = 0.05
 """Shorter phases, as parts of a step, show nothing about the machine. Our choice."""
-MOSTLY = 0.5
-"""Of what the steps got longer by: an exchange that took less explains nothing else. Our choice."""
-SHARED = 0.5
-"""Groups that rise by half of the largest rise share it. As in `regression.rise`."""
 RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
@@ -247,7 +243,7 @@ def _findings(
     if _share(job, change, lost) < LEAST_COST or _everything_rises(job, change, ratio):
         return
     rises = {one.group: change.rise(one.took_ns) for one in exchanges}
-    slow = [group for group, rise in rises.items() if rise >= SHARED * max(rises.values())]
+    slow = [group for group, rise in rises.items() if rise >= HALF * max(rises.values())]
     members = {one.id: len(one.ranks) for one in job.window.groups}
     alone = len(slow) == 1 and members.get(slow[0], len(job.line.ranks)) < len(job.line.ranks)
     yield _finding(job, change, slow[0] if alone else None, ratio, lost, rises)
@@ -263,7 +259,7 @@ def _lost_ns(job: Observed, change: _Change, exchange_ns: float) -> float:
     """What a slower exchange costs per step: no more than the steps got longer by; all that no rank
     worked longer by, if most of it is the exchange."""
     period_ns = change.longer_ns(job.line.job_period_ns)
-    if exchange_ns < MOSTLY * period_ns or not job.own.phases:
+    if exchange_ns < HALF * period_ns or not job.own.phases:
         return min(exchange_ns, period_ns)
     work_ns = max(change.rise(stats.column_median(job.total)), 0.0)
     return min(period_ns, max(exchange_ns, period_ns - work_ns))

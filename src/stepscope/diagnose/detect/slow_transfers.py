@@ -32,7 +32,7 @@ from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
 from stepscope.diagnose.network.transfers import LEAST, Transfers, adapters_of, transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HIGHEST_SCORE, LEAST_COST
+from stepscope.diagnose.thresholds import HALF, HIGHEST_SCORE, LEAST_COST
 from stepscope.window import Mask
 
 RARE_BITS = 6.0
@@ -47,8 +47,6 @@ SURE = 2.0
 """Standard errors by which steps must take longer where lost packets were counted. Statistics."""
 MOST_HOSTS = 32
 """Of this many hosts each is asked when its transfers got longer: a millisecond each. Measured."""
-MOSTLY = 0.5
-"""A rank that is slow for less of the time does not explain it. Our choice."""
 SLOW = 1.2
 """What is less is not the ratio of a slow link to others: its equals pass the same host, and the
 ends of rings showed it. The least factor of `slow_hosts`."""
@@ -115,7 +113,7 @@ def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
     """Whether processors of slow ranks, which move the data as well, explain that it is slow: on
     their hosts for most of the time, or everywhere from the step on in which they got slow."""
     ranks = [int(job.line.ranks[one.row]) for one in so_far.culprits
-             if case.span.now[one.columns].sum() > MOSTLY * case.span.now.sum()]  # fmt: skip
+             if case.span.now[one.columns].sum() > HALF * case.span.now.sum()]  # fmt: skip
     named = {*map(host_in, case.named)}
     if named.intersection(map(job.window.host_of, ranks)):
         return True

@@ -28,7 +28,8 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.stats import window_width
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect
+from stepscope.diagnose.suspect import INFLATED, Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
@@ -164,7 +165,7 @@ def _collector(job: Observed, storm: Storm) -> Suspect:
         for phase in job.own.phases
     }
     phase = max(means, key=lambda name: means[name], default=None)
-    if phase is not None and means[phase] <= DOMINANT * storm.pause_ns:
+    if phase is not None and means[phase] <= HALF * storm.pause_ns:
         phase = None
     normal = stats.median(job.peer_median(job.total, None, row)[part])
     slowdown = 1 + storm.pause_ns / max(normal, 1.0)

@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from stepscope.diagnose.detect.duties import MOSTLY, saves
+from stepscope.diagnose.detect.duties import saves
 from stepscope.diagnose.detect.periods import is_beside_training
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in
 from stepscope.diagnose.detect.straggler_ranks import is_brief
@@ -26,6 +26,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, KERNELS, OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD
@@ -100,7 +101,7 @@ def _saves(job: Observed, row: int, columns: Ints) -> bool:
         return False
     inside = np.isin(job.line.column_of(row, samples.time_ns), columns) & (samples.row == row)
     whole, saving = samples.weight[inside], samples.weight[inside & saves(samples)]
-    return bool(saving.sum() > MOSTLY * whole.sum())
+    return bool(saving.sum() > HALF * whole.sum())
 
 
 def _in_steps(job: Observed) -> Floats:

@@ -24,6 +24,7 @@ from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import function_of, is_users
 from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples
 from stepscope.diagnose.views.unnamed import covered
@@ -38,8 +39,6 @@ healthy jobs: below 0.01)."""
 BLUR_NS = 2e8
 """Samples are some 100 ms long, and their clock is as accurate: py-spy says so. What is sampled of
 an evaluation may lie in a step beside it."""
-HOLDS = 0.5
-"""Part of the user's own code that one function must hold to be named. Our choice."""
 MOST_RANKS = 0.75
 """Part of the sampled ranks that must show the function. Our simulator."""
 
@@ -118,7 +117,7 @@ def _own(job: Observed, samples: Samples) -> Mask:
     rows = len(job.line.ranks)
     whole = stats.sums(samples.row, samples.weight, rows)
     loop = stats.sums(samples.row, np.where(samples.in_loop, samples.weight, 0.0), rows)
-    sleeps = used < HOLDS * loop / np.maximum(whole, 1.0)
+    sleeps = used < HALF * loop / np.maximum(whole, 1.0)
     own = samples.beside_training[samples.code]
     return np.asarray(own & ~(samples.in_loop & sleeps[samples.row]))
 
@@ -156,8 +155,8 @@ def _function(
     shares = inside * (own_ns / np.maximum(time_ns, 1.0))[:, None]
     usual = np.median(shares, axis=0)
     spent = stats.median(own_ns / np.maximum(time_ns, 1.0))
-    fits = usual >= HOLDS * min(loss, spent)  # of few samples, a loss is easily too large
-    fits &= (shares >= HOLDS * usual).mean(axis=0) >= MOST_RANKS
+    fits = usual >= HALF * min(loss, spent)  # of few samples, a loss is easily too large
+    fits &= (shares >= HALF * usual).mean(axis=0) >= MOST_RANKS
     fits &= [is_users(name) for name in samples.functions]
     if not fits.any():
         return None

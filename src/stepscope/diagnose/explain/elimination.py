@@ -20,10 +20,9 @@ from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
-from stepscope.diagnose.views.stacks import EXPLAINS
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
 
 THROUGHOUT = 0.5
@@ -98,4 +97,4 @@ def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     if not known.size:
         return False
     share = suspect.excess_ns / max(job.line.typical_ns, 1.0)
-    return float(np.quantile(known, 1 - FAST)) < EXPLAINS * share
+    return float(np.quantile(known, 1 - FAST)) < HALF * share

@@ -18,9 +18,9 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is_librarys, is_users
 from stepscope.diagnose.views.stacks import (
-    EXPLAINS,
     LEAST_SHARE,
     LEAST_STEPS,
     SAMPLE_NS,
@@ -78,7 +78,7 @@ def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] |
         return None
     share, usual = (samples.part(inside, chosen) for chosen in (own, peers))
     excess = min(suspect.whole_ns / max(lasted_ns, 1.0), 1.0)
-    if share - usual < max(LEAST_SHARE, EXPLAINS * excess):
+    if share - usual < max(LEAST_SHARE, HALF * excess):
         return None
     compiling = f"{percent(share)} of the samples are in a just-in-time compiler"
     detail = f"{compiling}, {percent(usual)} on its peers"
@@ -127,7 +127,7 @@ def _is_its_own(slow: SlowFunction) -> bool:
     """Whether the excess is code of the user's that its peers do not run, or far less of it."""
     special = compiles(slow.function) or collects(slow.function)
     packaged = not (is_users(slow.function) or is_librarys(slow.function))
-    return slow.apart >= EXPLAINS and is_users(slow.named) and not (special or packaged)
+    return slow.apart >= HALF and is_users(slow.named) and not (special or packaged)
 
 
 def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:

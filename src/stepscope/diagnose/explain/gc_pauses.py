@@ -7,11 +7,12 @@ Cost: a mean over the pauses. Cannot see: pauses below the collector's reporting
 
 from __future__ import annotations
 
-from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function, extra_pause_ns
+from stepscope.diagnose.detect.gc_pauses import collecting_function, extra_pause_ns
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 
 
 class GcPauses:
@@ -24,7 +25,7 @@ class GcPauses:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         pause_ns = extra_pause_ns(job, suspect.row, suspect.first, suspect.stop)
         share = pause_ns / max(suspect.excess_ns, 1.0)
-        if share < EXPLAINS:
+        if share < HALF:
             return None
         evidence = (_evidence(pause_ns, suspect),)
         where = collecting_function(job, suspect.first, suspect.stop, [suspect.row])

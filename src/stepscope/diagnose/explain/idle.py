@@ -25,6 +25,7 @@ from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import LOADER, compiles
 from stepscope.diagnose.views.stacks import SAMPLE_NS, Samples
 from stepscope.window import NULL, Floats, Ints, Table, Union, Window, union
@@ -33,9 +34,6 @@ MOST_PEERS = 8
 """Enough for a median; each costs a pass over its rows. Our simulator."""
 LEAST_SAMPLES = 5
 """At ten a second half a second: the error of counting is then below a half. Statistics."""
-CARRIES = 0.5
-"""Part of the additional idle time: a function with less does not explain it alone. Our
-simulator."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def while_idle(
     at = part.deepest(own - usual)
     idle_ns = [float(part.weight[part.row == one].sum()) for one in rows.tolist()]
     longer = idle_ns[0] - float(np.median(idle_ns[1:]))
-    if at is None or own[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
+    if at is None or own[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, HALF * longer):
         return None
     frame = part.line_of(at, part.row == row)
     caller = part.caller_of(frame, part.row == row)

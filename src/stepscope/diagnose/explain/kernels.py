@@ -24,6 +24,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing, is_copying
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.window import Ints
@@ -33,8 +34,6 @@ NAMED = 3
 """Number of kernels that are named, the costliest first. Our simulator."""
 LEAST_SHARE = 0.1
 """Of what all slower kernels cost: one that costs less is not named. Our simulator."""
-MOST = 0.5
-"""Of the excess: if durations explain less, it is more work. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class SlowCopies:
         length_ns = float(known.recorded.length_ns[known.windows].sum())
         steps = length_ns / max(job.line.typical_ns, 1.0)
         share = sum(copy.lost_ns for copy in copies) / max(suspect.excess_ns * steps, 1.0)
-        if not copies or share < MOST:
+        if not copies or share < HALF:
             return None
         evidence = (*processor_evidence(job, suspect), evidence_of(copies))
         return Explained(

@@ -19,8 +19,8 @@ from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.patterns import Patterns
-from stepscope.diagnose.views.stacks import EXPLAINS
 from stepscope.window import Floats, Ints, Mask
 
 SEVERAL = 3
@@ -70,7 +70,7 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
     alike = np.array([one.kind == kind for one in window.functions]) if kind != "python" else \
         np.arange(len(own)) == most  # fmt: skip
     gained = float(np.maximum(excess, 0.0)[alike & works].sum())
-    if gained < EXPLAINS * share:
+    if gained < HALF * share:
         return None
     part = min(gained / share, 1.0)
     group = np.append(peers, suspect.row)

@@ -14,9 +14,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.stops import METRIC
 from stepscope.diagnose.suspect import Suspect
-
-EXPLAINS = 0.5
-"""More than half of an excess: nothing else can then explain more. As of garbage collection."""
+from stepscope.diagnose.thresholds import HALF
 
 
 class StoppedProcess:
@@ -29,7 +27,7 @@ class StoppedProcess:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         stopped_ns = _stopped_ns(job, suspect)
         share = stopped_ns / max(suspect.whole_ns, 1.0)
-        if share < EXPLAINS:
+        if share < HALF:
             return None
         detail = f"its process was stopped for {stopped_ns / 1e9:.1f} s, and went on"
         evidence = (Evidence(self.name, detail, {"stopped_ns": stopped_ns}),)

@@ -38,6 +38,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.stats import median
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.kernel_phases import optimizes
@@ -55,9 +56,6 @@ EXPERT_KERNELS = ("grouped", "moe", "expert")
 """Words in the names of kernels that experts run: one grouped matrix product serves them all."""
 ATTENTION_KERNELS = ("attention", "attn", "flash", "fmha", "sdpa")
 """Words in the names of kernels that no expert runs."""
-MOST_ROWS = 0.5
-"""A phase that holds experts in more than this part of its rows is a pass; some phase of another
-thread may lie in any now and then. Our choice."""
 WHOLE = (DATA_LOAD, FORWARD, BACKWARD)
 """Phases that show nothing of what is slow on a device."""
 MOSTLY = 0.7
@@ -319,7 +317,7 @@ def _passes(job: Observed) -> list[str]:
     runs = rows.union_of(experts)
     for part, begin, end in rows.parts():
         holds[part] = runs.within(begin, end) > 0
-    return [name for name, share in rows.shares(holds & ~experts).items() if share > MOST_ROWS]
+    return [name for name, share in rows.shares(holds & ~experts).items() if share > HALF]
 
 
 def _means(job: Observed, rows: Table, first: int, stop: int) -> Floats:

@@ -22,6 +22,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.frames import compiles
@@ -29,8 +30,6 @@ from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
-MOST = 0.5
-"""A part explains the excess when it carries more than half of it. Our simulator."""
 NAMED = 3
 """Number of kernels that are named, the costliest first. Our simulator."""
 LEAST_SHARE = 0.1
@@ -68,7 +67,7 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
         return None
     whole = sum(parts.values())
     part = max(parts, key=lambda name: parts[name])
-    if parts[part] < MOST * whole:
+    if parts[part] < HALF * whole:
         return None
     cause = _PARTS[part][0]
     said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
@@ -79,7 +78,7 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
         return Traced(cause, (), Evidence(SlowTrace.name, detail, values))
     totals = _totals(job, suspect)
     more, kernels = _more_work(totals, job, suspect)
-    if more >= MOST:
+    if more >= HALF:
         cause = "load_imbalance"
         detail += f"; {percent(more)} of it is more work, not slower work"
     if kernels:

@@ -18,13 +18,12 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, match
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
 MOST_ROWS = 4_000_000
 """Rows of `comm_ops`: twelve steps of 8,192 ranks without the operators within passes. 200 MB."""
-SAME_PLACE = 0.5
-"""Share of the steps in which an operator must have its place. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def comm_graph(window: Window, line: Timeline, columns: Ints) -> CommGraph | Non
     entry = numbered(lane, _place(lane, column, comm.ints("seq"), columns.size))
     size = int(entry.max()) + 1
     seen = np.bincount(entry, minlength=size)
-    kept = seen >= SAME_PLACE * columns.size
+    kept = seen >= HALF * columns.size
     entry = np.where(kept, np.cumsum(kept) - 1, -1)[entry]
     if not kept.any():
         return None

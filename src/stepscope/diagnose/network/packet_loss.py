@@ -16,6 +16,7 @@ import numpy as np
 from stepscope.diagnose.network.ring_ends import ends_of_slowest
 from stepscope.diagnose.network.transfers import Transfers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Floats, Mask
 
 METRIC = "tcp_retrans_per_s"
@@ -24,8 +25,6 @@ MANY, TIMES = 20.0, 10.0
 per second again, and hosts beside a link that loses one packet in a hundred 150."""
 LEAST_HOT = 3
 """Fewer samples are a moment. Statistics."""
-LASTS = 0.5
-"""Share of the samples of its time in which it must be so. Statistics."""
 ELSEWHERE = 0.02
 """Probability that a host sends segments again for another reason. Our estimate."""
 
@@ -59,7 +58,7 @@ def packet_loss(job: Observed) -> PacketLoss | None:
     hot &= np.isin(hosts.codes, found)
     first, stop = int(column[hot].min()), int(column[hot].max()) + 1
     inside = (column >= first) & (column < stop) & np.isin(hosts.codes, found)
-    if hot[inside].mean() < LASTS:
+    if hot[inside].mean() < HALF:
         return None
     names = tuple(hosts.values[code] for code in found.tolist())
     return PacketLoss(names, first, stop, float(value[inside].mean()))

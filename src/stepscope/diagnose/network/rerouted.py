@@ -17,14 +17,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.trace import Host
 from stepscope.window import Ints, Window
 
 ROWS = 20
 """Number of first and of last rows of a rank in which its most used NIC is determined, so that a
 single request does not decide. Our simulator."""
-MOST_HOSTS = 0.5
-"""More than this share of the hosts must use the same NIC at a position. Our simulator."""
 
 Nics = Mapping[int, str]
 """NICs by rank, named as in `transfers`."""
@@ -62,7 +61,7 @@ def _usual(window: Window, lately: Nics) -> Mapping[int, str]:
                 votes.setdefault(place, Counter())[lately[rank]] += 1
     first = {place: count.most_common(1)[0] for place, count in votes.items()}
     return {place: name for place, (name, count) in first.items()
-            if count > MOST_HOSTS * votes[place].total()}  # fmt: skip
+            if count > HALF * votes[place].total()}  # fmt: skip
 
 
 def _used(window: Window) -> tuple[Nics, Nics]:

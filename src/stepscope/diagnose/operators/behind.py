@@ -17,14 +17,12 @@ import numpy as np
 from stepscope.diagnose.operators.positions import Position, Row
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device, waits_for_ranks
 from stepscope.diagnose.operators.unrecorded import linked
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
 from stepscope.window import Window
-
-MOST = 0.5
-"""Part of all ranks: if more stand elsewhere, they are not the exception. As `hang.BEHIND`."""
 
 LONGER, NOTABLE_NS = 2.0, 10**6
 """A host that pauses twice as long as its peers, and a millisecond more, waits. Our choice."""
@@ -55,7 +53,7 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
     odd = (odd & chosen if chosen else odd) or elsewhere(stacks, chosen)
     if odd:
         return Holders(odd, "its stack is elsewhere than where the others wait", by_stack=True)
-    if not chosen or len(chosen) > MOST * len(found):
+    if not chosen or len(chosen) > HALF * len(found):
         return NOBODY
     if _is_shared(window, chosen, found.keys()) or (not roots and _are_linked(window, chosen)):
         one = ("one of " if len(chosen) > 1 else "") + list_ranks(sorted(chosen))
@@ -73,7 +71,7 @@ def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
         usual = Counter(places.values()).most_common(1)[0][0]
         waiting = {rank for rank, place in places.items() if place == usual}
     odd = frozenset(places.keys() - waiting)
-    return odd if len(odd) <= MOST * len(places) else frozenset()
+    return odd if len(odd) <= HALF * len(places) else frozenset()
 
 
 def _behind(window: Window, found: Mapping[int, Position]) -> frozenset[int]:

@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.operators.equals import equal_lanes
 from stepscope.diagnose.operators.progress import Lane, Recording
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Ints, Mask, Table
 
 SAME = {
@@ -31,9 +32,6 @@ SAME = {
 PARTS = {"AllGather": ("given", "taken"), "ReduceScatter": ("taken", "given"),
          "AllToAll": ("given", "taken")}  # fmt: skip
 """The first side, summed over all members, must equal the second (AllToAll: the sum of it)."""
-MISNUMBERED = 0.5
-"""If a larger share of a group's operators clash, their sequence numbers do not correspond. Our
-simulator."""
 FEW = 4
 """Up to this many operators of a group may all clash: the group may have begun with the fault. Our
 simulator."""
@@ -88,7 +86,7 @@ def _numbered_apart(recording: Recording, group: str, wrong: int, count: int) ->
     """Whether each rank numbered its operators differently: PyTorch before 2.5 counted batches of
     sends as collectives, separately on each rank."""
     sends = any(key[0] == group for key in recording.channels)
-    return sends and count > FEW and wrong > MISNUMBERED * count
+    return sends and count > FEW and wrong > HALF * count
 
 
 def _may_lack_members(recording: Recording, group: str) -> bool:

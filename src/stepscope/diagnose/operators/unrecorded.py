@@ -17,13 +17,10 @@ from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.operators.liveness import LifeSigns
 from stepscope.diagnose.operators.open_ops import is_finished
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
-
-MOST = 0.5
-"""If more than half of the coupled ranks are in the same function, they are blocked by a rank that
-is not. Our simulator."""
 
 
 def unrecorded_groups(window: Window) -> list[ProcessGroup]:
@@ -64,7 +61,7 @@ def _free(
     free = part - waiting
     places = {rank: innermost(signs[rank].stack) for rank in free}
     place, count = Counter(places.values()).most_common(1)[0] if places else ("", 0)
-    if place and MOST * len(part) < count < len(free):
+    if place and HALF * len(part) < count < len(free):
         return frozenset(rank for rank in free if places[rank] != place)
     return free
 

@@ -30,6 +30,7 @@ from stepscope.diagnose.prepare.shared_collectives import (
     shared_collectives,
 )
 from stepscope.diagnose.shown import ClockFit
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5
@@ -46,9 +47,6 @@ NEARLY_NONE = 0.02
 """Share of the shared collectives that may contradict a clock: some rows do not belong together.
 Statistics."""
 IMPOSSIBLE_NS = 10**6
-IMPOSSIBLE_SHARE = 0.5
-"""Clocks differ if a member arrives a millisecond after another left, in most collectives. Our
-simulator."""
 
 
 def align(
@@ -135,7 +133,7 @@ def _impossible(collectives: SharedCollectives) -> bool:
     """Whether members on one host mostly arrive after others of the same host have left."""
     shared = collectives.members > 1
     late = (collectives.arrive_ns - collectives.end_ns)[shared] > IMPOSSIBLE_NS
-    return bool(late.size and late.mean() > IMPOSSIBLE_SHARE)
+    return bool(late.size and late.mean() > HALF)
 
 
 def _aligned(

@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Ints, Table, Window
-
-MOSTLY = 0.5
-"""The host is ahead of its device if more than this part of the operators begin after their step.
-Our choice: of an operator now and then it is known that nobody waited for it in its step."""
-
 
 SAMPLE = 20_000
 """Operators that are asked. Statistics: they tell the part within a hundredth."""
@@ -57,7 +53,7 @@ def _by_operators(steps: Table, comm: Table | None) -> Ints | None:
     timed = steps.take((steps.ints("start_ns") != NULL) & (steps.ints("duration_ns") != NULL))
     ended = _last_ends(sample, timed, timed.ints("start_ns") + timed.ints("duration_ns"))
     late = sample.ints("start_ns") > ended
-    if np.count_nonzero(late & (ended != 0)) <= MOSTLY * np.count_nonzero(ended):
+    if np.count_nonzero(late & (ended != 0)) <= HALF * np.count_nonzero(ended):
         return None
     comm = comm.take(comm.ints("end_ns") != NULL)
     return _last_ends(steps, comm, comm.ints("end_ns"))

@@ -25,13 +25,12 @@ import numpy as np
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.numeric.linked import linked
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
+from stepscope.diagnose.thresholds import HALF
 from stepscope.trace import FORWARD, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Table, Window, distinct, union
 
 _KIND = re.compile(r"(tp|cp|dp|pp|ep|edp|mp|embedding|world)(?![a-z])")
 REDUCING = ("AllReduce", "ReduceScatter")
-MOSTLY = 0.5
-"""A group's operators are of one sort if more than half of them are. Our simulator."""
 
 
 NUMBERED = ("pp", "dp", "cp", "tp")
@@ -136,7 +135,7 @@ class _Calls:
         groups = self.comm.strings("group")
         code, size = groups.codes + 1, len(groups.values) + 1
         share = np.bincount(code, weights=self.comm.strings("op").equals(*ops), minlength=size)
-        most: Mask = share > MOSTLY * np.maximum(np.bincount(code, minlength=size), 1)
+        most: Mask = share > HALF * np.maximum(np.bincount(code, minlength=size), 1)
         return most[1:]
 
     def _reduces_in_forward(self) -> Mask:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped, Span
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 BY_STEP = ("steps", "phases", "comm_ops", "kernels", "host_ops", "pauses")
 AFTER = 1
 """Steps after a window in which the training thread waits until the profiler has stopped, and a
 rank may still write its trace. Our choice."""
-MOST = 0.5
-"""Part of the steps that may be left out: where a user profiles nearly all steps, these are all
-that is known. Our choice."""
 
 
 def profiled_steps(window: Window) -> list[Span]:
@@ -53,7 +51,7 @@ def without_profiled(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         return window, ()
     numbers = np.unique(steps.ints("step"))
     left_out = inside(numbers, spans)
-    if not left_out.any() or left_out.sum() > MOST * numbers.size:
+    if not left_out.any() or left_out.sum() > HALF * numbers.size:
         return window, ()
     tables = dict(window.tables)
     for name in BY_STEP:

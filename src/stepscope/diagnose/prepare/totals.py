@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Ints, Mask, Table, numbered
 
-MOSTLY = 0.5
-"""Of a phase's rows: as long as their neighbours together. As in `views.phase_rows`."""
 TOLERANCE = 0.1
 """A total is as long as its pieces but for this share, which is in no piece. As `WHOLE` in
 `views.phase_rows`."""
@@ -72,7 +71,7 @@ def _total(phases: Table) -> str | None:
     rows = np.bincount(code, None, len(names))
     share, length = np.bincount(code, fits, len(names)), np.bincount(code, lasted, len(names))
     once = rows <= np.bincount(_cells_of(code.astype(np.int64), cell[order]), None, len(names))
-    found = np.flatnonzero(once & (share > MOSTLY * rows)).tolist()
+    found = np.flatnonzero(once & (share > HALF * rows)).tolist()
     return names[max(found, key=lambda at: length[at])] if found else None
 
 

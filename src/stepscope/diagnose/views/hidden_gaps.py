@@ -31,11 +31,9 @@ from math import prod
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.thresholds import AT_ONCE_NS, FAST
+from stepscope.diagnose.thresholds import AT_ONCE_NS, FAST, HALF
 from stepscope.window import Floats, Ints, Mask, Union, union
 
-MOSTLY = 0.5
-"""Part of the ranks that must have a gap in a step for it to be open: the median rank has one."""
 MIRROR = 0.5
 """Minus the slope of a gap against its cover: 1 beside, 0 where ranks wait, halfway between."""
 LEAST_COMPARED = 0.1
@@ -170,7 +168,7 @@ class Gaps:
         at = self._step_and_place
         size = self._places * self.shape[1]
         have = np.bincount(at[self.gap_ns > AT_ONCE_NS], minlength=size)
-        return np.asarray(have > MOSTLY * np.bincount(at, minlength=size))[at]
+        return np.asarray(have > HALF * np.bincount(at, minlength=size))[at]
 
     def _usual(self, values: Floats) -> Floats:
         """For each row the median of all ranks at its place in its step."""

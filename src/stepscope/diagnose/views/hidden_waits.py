@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.prepare.durations import APART
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
@@ -25,8 +26,6 @@ BLOCKING_KINDS = (*WITHIN_PASSES, *BETWEEN_PASSES)
 """Groups whose operators come between two pieces of computation, so that the device waits."""
 WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
 """Phases that contain no operators, by their definition, beside those that load data."""
-MOSTLY = 0.5
-"""The ends of a group's operators are known if more than half of them are. Our simulator."""
 
 
 def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
@@ -159,5 +158,5 @@ def _groups_with_ends(window: Window, line: Timeline, groups: set[str]) -> Ints:
     share = np.bincount(pair, weights=ended) / np.bincount(pair)
     of_pair = np.zeros(share.size, np.int64)
     of_pair[pair] = rank
-    known = np.bincount(of_pair[share > MOSTLY], minlength=len(line.ranks))
+    known = np.bincount(of_pair[share > HALF], minlength=len(line.ranks))
     return known.astype(np.int64)

@@ -47,12 +47,13 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, all_ends_known, is_whole
 from stepscope.diagnose.views.inferred import LEAST_CELLS, LEAST_LATE
 from stepscope.diagnose.views.meetings import meetings
 from stepscope.diagnose.views.peers import comparison_groups
-from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
+from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import all_waits_recorded, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, occurrence
 
@@ -65,7 +66,7 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
     if rows.made_up:
         return {}
     nested = rows.shares(rows.inner)
-    phases = [name for name in hidden if nested[name] <= MOSTLY]
+    phases = [name for name in hidden if nested[name] <= HALF]
     wanted = rows.names.equals(*phases)
     wanted &= ~is_whole(rows) | (not is_staged(window))
     known = rows.grids(np.nan_to_num(_certain(window, rows, wanted)), phases)
@@ -161,7 +162,7 @@ def _ends_known(window: Window, rows: PhaseRows, comm: Table) -> bool:
     if not comm.has("end_ns") or not len(comm):
         return False
     known = float((comm.ints("end_ns") != NULL).mean())
-    return known > MOSTLY and bool(all_ends_known(window, rows.line).all())
+    return known > HALF and bool(all_ends_known(window, rows.line).all())
 
 
 def _in_progress(comm: Table) -> Spans:

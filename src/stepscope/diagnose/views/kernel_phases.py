@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import KERNELS, Named, idle_times
@@ -23,9 +24,6 @@ from stepscope.window import NULL, Floats, Table, Window
 
 OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
-MOSTLY = 0.5
-"""Kernels are compared step by step if they were recorded in more than this part of the steps. As
-in `hidden_waits`. Our simulator."""
 
 
 def kernel_phases(window: Window, line: Timeline) -> Named:
@@ -53,7 +51,7 @@ def _computing(kernels: Table, line: Timeline) -> Named:
     updates = [name for name in own if optimizes(name)]
     passes = [name for name in own if name not in updates]
     spent = _spent(kernels.take(names.equals(*passes)), line)
-    if np.isfinite(spent).mean() <= MOSTLY:
+    if np.isfinite(spent).mean() <= HALF:
         return []
     updating = _spent(kernels.take(names.equals(*updates)), line)
     return [(KERNELS, spent), (OPTIMIZER, updating)] if updates else [(KERNELS, spent)]

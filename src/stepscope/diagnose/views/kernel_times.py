@@ -21,14 +21,12 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.mixtures import Mixtures
 from stepscope.diagnose.numeric.stats import window_width
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, stable_order
 
 QUANTILES = 16
 """Evenly spaced quantiles that are kept of a kernel's executions in a block of steps."""
-MOSTLY = 0.5
-"""Streams are numbered alike if more than half of a kernel's ranks use the same stream number. Our
-simulator."""
 ALL_STREAMS = -1
 _MODE = ("rank", "window_start_ns", "window_ns", "kernel", "stream", "count", "p50_ns", "p99_ns")
 _EXECUTION = ("rank", "step", "kernel", "stream", "duration_ns")
@@ -269,7 +267,7 @@ def _apart(kernel: Ints, lane: Ints, row: Ints) -> Mask:
     of_kernel[lane] = kernel
     most = np.zeros(int(kernel.max()) + 1)
     np.maximum.at(most, of_kernel, _ranks(lane, row))
-    return np.asarray(most <= MOSTLY * _ranks(kernel, row))
+    return np.asarray(most <= HALF * _ranks(kernel, row))
 
 
 def _ranks(number: Ints, row: Ints) -> Ints:

@@ -15,14 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE, Named, is_staged
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Window
 
-HALF = 0.5
-"""Others are late with it from this part of its delay on, as `decide.echoes.ECHO`. Our choice."""
 PEERS = 2
 """Ranks of its stage that must be in time: of two ranks that begin at different times nobody knows
 which is usual. Statistics."""

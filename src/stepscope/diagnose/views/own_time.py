@@ -19,6 +19,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.awaited import (
     awaited_since,
     not_awaited_before,
@@ -41,7 +42,7 @@ from stepscope.diagnose.views.inferred import Walk, without_shared_excess, witho
 from stepscope.diagnose.views.kernel_phases import kernel_phases
 from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.peers import comparison_groups
-from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
+from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.roles import together_by_design
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
@@ -188,7 +189,7 @@ def _of_cells(rows: PhaseRows, busy: Floats, names: list[str]) -> Floats:
     known = np.isfinite(busy)
     entered = rows.entered(names)
     for at, name in enumerate(names):
-        if not entered[at].any() or np.isfinite(own[at][entered[at]]).mean() >= MOSTLY:
+        if not entered[at].any() or np.isfinite(own[at][entered[at]]).mean() >= HALF:
             continue
         count = rows.grids(known.astype(np.float64), [name])[0]
         part = rows.grids(np.where(known, busy, 0.0), [name])[0]
@@ -204,7 +205,7 @@ def _in_all_steps(rows: PhaseRows, own: Floats, names: list[str]) -> Floats:
     if not names:
         return own
     entered = rows.entered(names)
-    rare = np.flatnonzero(entered.any(axis=1).mean(axis=1) < MOSTLY)
+    rare = np.flatnonzero(entered.any(axis=1).mean(axis=1) < HALF)
     present = rows.entered(list(rows.names.values)).any(axis=0)
     for at in rare:
         own[at][present & ~entered[at] & _may_run(entered[at])] = 0.0
@@ -381,9 +382,9 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
     for name in (*CANONICAL, *others):
         if name not in unknown or communicates(name):
             continue
-        if unknown[name] > MOSTLY:
+        if unknown[name] > HALF:
             skipped.append(Skipped(f"{OF}{name}", HIDDEN))
-        elif nested[name] <= MOSTLY or not passes.intersection(names):
+        elif nested[name] <= HALF or not passes.intersection(names):
             names.append(name)  # a nested phase replaces a parent of unknown own time
     return names, skipped
 

@@ -9,14 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, axis_over, union_at
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, PART, Floats, Ints, Mask, Strings, Table, Union, Window
 
 CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
-MOSTLY = 0.5
-"""A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
-simulator."""
 WHOLE = 0.9
 """A row of this share of the step time is the step under another name, in which all phases are.
 Our simulator."""
@@ -172,7 +170,7 @@ def _whole_steps(rows: PhaseRows) -> tuple[str, ...]:
     leave of it: these must be in them."""
     names, lasted = rows.names, rows.duration.astype(np.float64)
     total = np.bincount(rows.names.codes, lasted, len(names.values))
-    rough = np.flatnonzero(total > MOSTLY * np.nansum(rows.line.duration_ns)).tolist()
+    rough = np.flatnonzero(total > HALF * np.nansum(rows.line.duration_ns)).tolist()
     rough, whole = [at for at in rough if names.values[at] not in CANONICAL], []
     for at in rough:
         inside, own = (np.bincount(rows.cell[chosen], lasted[chosen], rows.line.duration_ns.size)
@@ -181,7 +179,7 @@ def _whole_steps(rows: PhaseRows) -> tuple[str, ...]:
         seen = (own > 0) & (step > 0)
         own, inside, step = own[seen], inside[seen], step[seen]
         long = (own >= WHOLE * step) & (own + inside > (2 - WHOLE) * step)
-        whole += [names.values[at]] if long.mean() > MOSTLY else []
+        whole += [names.values[at]] if long.mean() > HALF else []
     return tuple(whole)
 
 

@@ -20,14 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.prepare.matching import kinds_and_operators
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.communication import communicates
 from stepscope.window import Ints, Mask, Table, Window
 
-SHARED = 0.5
-"""More than this part of all that two ranks do is the same: they do more alike than apart. Our
-choice."""
-RARELY = 0.5
-"""A phase is run now and then if most steps do without it. Our choice."""
 OFTEN = 2
 """Times that the same ranks run a phase together: once may be chance. Our choice."""
 
@@ -113,7 +109,7 @@ def _role_of(done: Mask) -> Ints:
             continue
         alike = [_shared(kinds[at], other) for other in typical]
         best = int(np.argmax(alike)) if alike else 0
-        if not alike or alike[best] <= SHARED:
+        if not alike or alike[best] <= HALF:
             best = len(typical)
             typical.append(kinds[at])
         number[at] = best
@@ -140,7 +136,7 @@ def _split_by_plans(
     number = np.zeros(rows.size, np.int64)
     for phase in partly.tolist():
         entered = _entered(window, phases, phase)[rows]
-        if entered.any(axis=0).sum() <= RARELY * steps:
+        if entered.any(axis=0).sum() <= HALF * steps:
             number = 2 * number + together_by_design(entered)
     return _split(rows, number) if number.any() else [rows]
 

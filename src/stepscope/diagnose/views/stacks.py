@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import (
     LOADER,
     MODULES,
@@ -74,10 +75,6 @@ Statistics."""
 ABSENT = 0.05
 """A function counts as absent on peers if they are in it for this part of the time that the rank
 is: one sample in twenty may be of a step that is not the rule. Statistics: as `LEAST_SHARE`."""
-EXPLAINS = 0.5
-"""A function must have at least this share of a rank's excess to explain it. Our simulator."""
-LOOPS = 0.5
-"""Part of the training that a function must contain to be its loop. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +300,7 @@ class Samples:
         """Samples beside training that end in a function that contains the training: its loop."""
         weight = stats.sums(self.code, self.weight, self.stacks)
         training = np.where(self.beside_training, 0.0, weight)
-        loops = self._inside(training) >= LOOPS * max(float(training.sum()), 1.0)
+        loops = self._inside(training) >= HALF * max(float(training.sum()), 1.0)
         return np.asarray((self.beside_training & loops[self._innermost])[self.code])
 
     def is_beside_training(self, frame: str, chosen: Mask) -> bool:
@@ -434,7 +431,7 @@ def slower_than_peers(
     )
     gains = [now - before for now, before in (within, itself)]
     at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
-    least = max(LEAST_SHARE, EXPLAINS * excess)
+    least = max(LEAST_SHARE, HALF * excess)
     if at is None or max(gain[at] for gain in gains) < least:
         return None
     at = samples.users_own(at, *within, least)

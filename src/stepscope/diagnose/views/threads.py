@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.patterns import MAIN, Function, Patterns
 from stepscope.trace import GIL
 from stepscope.window import Floats, Ints, Mask
@@ -18,8 +19,6 @@ from stepscope.window import Floats, Ints, Mask
 _WORKER = re.compile(r"loader worker \d+")
 IDLE = ("select", "poll", "accept", "_recv", "_wait_for_tstate_lock")
 """Functions in which a worker waits for work."""
-BUSY = 0.5
-"""Part of their time that workers must spend in a function that holds up the loader. Our choice."""
 HOLDS = 0.25
 """Share of the time that a thread must hold the GIL to be the reason why another waits for it. Our
 choice; helper threads of ordinary jobs hold it for below 0.02 (measured on real data)."""
@@ -40,7 +39,7 @@ def busiest_worker(window: Patterns, rows: Ints) -> tuple[Function, float] | Non
     if not spent:
         return None
     most = max(spent, key=lambda key: spent[key])
-    if spent[most] < BUSY * total or shown[most].name.rpartition(".")[2] in IDLE:
+    if spent[most] < HALF * total or shown[most].name.rpartition(".")[2] in IDLE:
         return None
     return shown[most], spent[most] / total
 

@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.communication import receives, transfers
-from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
+from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE
 from stepscope.window import NULL, Floats, Ints, Mask, Union
 
@@ -124,7 +125,7 @@ class Tiles:
         if named:
             return named
         lack = self._lacking()
-        few = [name for name in names if 0 < lack[name].sum() <= MOSTLY * lack[name].size]
+        few = [name for name in names if 0 < lack[name].sum() <= HALF * lack[name].size]
         turns = [name for name in few if not _once(self._spans[name])]
         return frozenset(
             one for one in turns
@@ -194,7 +195,7 @@ def _takes_turns(one: Floats, other: Floats) -> bool:
     time."""
     both = np.isfinite(one[0]) & np.isfinite(other[0])
     turns = (one[0] < other[1]) & (other[0] < one[1])
-    return bool(both.any() and turns[both].mean() > MOSTLY)
+    return bool(both.any() and turns[both].mean() > HALF)
 
 
 def _first_of_each(cell: Ints) -> Mask:

@@ -16,10 +16,11 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
-from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
+from stepscope.diagnose.views.phase_rows import PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
@@ -173,7 +174,7 @@ def all_waits_recorded(window: Window, comm: Table) -> bool:
     """
     if not comm.has("start_ns", "end_ns"):
         return False
-    if len(comm) and float((comm.ints("end_ns") != NULL).mean()) <= MOSTLY:
+    if len(comm) and float((comm.ints("end_ns") != NULL).mean()) <= HALF:
         return False
     return not is_staged(window) or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
 

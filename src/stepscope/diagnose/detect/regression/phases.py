@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.regression.rise import HALF
 from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.words.numbers import percent

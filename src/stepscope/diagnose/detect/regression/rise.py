@@ -18,13 +18,12 @@ from stepscope.diagnose.detect.gc_pauses import risen_pause_ns
 from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.stacks import STANDS_OUT
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
-HALF = 0.5
-"""A quantity explains a rise of which it is at least half. Our simulator."""
 DOMINANT = 0.6
 """A phase is named when it makes up this part of the rise. Our simulator."""
 NOTABLE = 0.01

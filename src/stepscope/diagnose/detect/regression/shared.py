@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
-from stepscope.diagnose.detect.gc_pauses import EXPLAINS, collecting_function
+from stepscope.diagnose.detect.gc_pauses import collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
-from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
+from stepscope.diagnose.detect.regression.rise import UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
 from stepscope.diagnose.detect.stages import in_stages
 from stepscope.diagnose.detect.step_time import (
@@ -43,7 +43,7 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
 from stepscope.diagnose.views.communication import loads as is_loading
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
@@ -250,7 +250,7 @@ def _shown(
     culprits: Collection[int],
 ) -> _Reason | None:
     """The cause that a measurement shows, on all ranks or on a different rank in each step."""
-    if rise.pause_ns >= EXPLAINS * rise.step_ns:
+    if rise.pause_ns >= HALF * rise.step_ns:
         where = collecting_function(job, change.split, len(job.line.steps))
         return _Reason("gc", 0.9, _named(rise.phase), where, shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
