@@ -19,7 +19,7 @@ from stepscope.diagnose.decide.candidates import considered
 from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
-from stepscope.diagnose.decide.echoes import without_crowded_out, without_echoes
+from stepscope.diagnose.decide.echoes import without_echoes, without_victims
 from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, with_turns
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.late import as_sure_as, waiting_for, with_cause
@@ -251,11 +251,11 @@ class _Search:
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
-        costly, crowded_out = without_crowded_out(self.job, judged.costly)
+        costly, victims = without_victims(self.job, judged.costly)
         self.blamed += without_echoes(self.job, costly)
         self.passed = passed(self.job, judged.cheap)
         known = {one.suspect for one in self.passed}
-        self.let_go += [*(one for one in judged.cheap if one.suspect not in known), *crowded_out]
+        self.let_go += [*(one for one in judged.cheap if one.suspect not in known), *victims]
         self.culprits = judged.culprits
         if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known
             return cost.lost_ns

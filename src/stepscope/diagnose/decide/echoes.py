@@ -6,10 +6,8 @@ operators, or in pauses that were recorded: there nobody waits for others. Cost:
 union of the operators of a culprit and a few of its peers. Cannot see: waiting in operators that
 were not recorded; then no rank is cleared.
 
-A culprit may also keep the ranks of its own host from the processor (blame rule 3): a rank that
-collects garbage or computes too long on its processor takes it from its neighbours, who wait for
-it: they are late, too, and victims. Cost: none to speak of. Cannot see: processes that are no ranks
-(`explain.cpu`); hosts whose waiting for processors was not sampled.
+A rank that meets a culprit of several times its excess within passes is its victim, where own time
+is what lies between operators.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED, all_waits_recorded, waiting
@@ -113,18 +110,17 @@ def _of_ranks(job: Observed, rows: Ints) -> Window:
     return Window(job.window.job, tables)
 
 
-def without_crowded_out(
+def without_victims(
     job: Observed, found: Sequence[Slowdown]
 ) -> tuple[list[Slowdown], list[Slowdown]]:
-    """The findings to keep, and those that a neighbour explains."""
+    """The findings to keep, and those that a culprit within passes explains."""
     kept, explained = list[Slowdown](), list[Slowdown]()
     for one in found:
-        if (by := _taken_by(job, one, found)) is not None:
-            explained.append(rules.crowded_out(one, by.ranks))
-        elif (by := _in_its_passes(job, one, found)) is not None:
-            explained.append(rules.victim(one, by.method))
-        else:
+        by = _in_its_passes(job, one, found)
+        if by is None:
             kept.append(one)
+        else:
+            explained.append(rules.victim(one, by.method))
     return kept, explained
 
 
@@ -138,31 +134,3 @@ def _in_its_passes(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> S
               and may_overlap(one.steps, other.steps)
               and any(each.issuperset((*one.ranks, *other.ranks)) for each in groups)]  # fmt: skip
     return max(beside, key=lambda other: other.lost_ns, default=None)
-
-
-def _taken_by(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
-    """The costlier culprit on the same host that has the processor while this rank waits for it."""
-    if _use(one, "starved") < HALF:
-        return None
-    others = [other for other in found if other is not one and _has_processor(job, other, one)]
-    return max(others, key=lambda other: other.lost_ns, default=None)
-
-
-def _has_processor(job: Observed, other: Slowdown, one: Slowdown) -> bool:
-    """Whether a costlier rank computes on the same host meanwhile."""
-    there = _hosts(job, other) == _hosts(job, one) and may_overlap(one.steps, other.steps)
-    return there and other.lost_ns > one.lost_ns and _computes(other)
-
-
-def _computes(one: Slowdown) -> bool:
-    return one.cause == "gc" or _use(one, "computed") >= HALF
-
-
-def _use(one: Slowdown, how: str) -> float:
-    """How much of its excess a rank spent in a way, by its use of the processor; 0 unknown."""
-    shares = [seen.values.get(how) for seen in one.supporting if seen.method == "processor-use"]
-    return max((share for share in shares if isinstance(share, float)), default=0.0)
-
-
-def _hosts(job: Observed, one: Slowdown) -> frozenset[str | None]:
-    return frozenset(job.window.host_of(rank) for rank in one.ranks)

@@ -6,7 +6,6 @@ reached; the last rule that did not fire rejects a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -21,7 +20,6 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.method import Needs
 from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
-from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
 
 
@@ -113,11 +111,6 @@ def suspected(one: Kind, *decisions: Decision) -> Kind:
     """A finding that accuses nobody, and why."""
     score = min(one.score, SUSPECT_SCORE)
     return replace(one, score=score, decisions=(*one.decisions, *decisions))
-
-
-def crowded_out(one: Kind, by: Sequence[int]) -> Kind:
-    """A finding that is rejected because a culprit on the same host had the processor."""
-    return _explained(one, f"it waits for a processor, and {list_ranks(by)} on its host takes it")
 
 
 def after_effect(one: Regression) -> Regression:
