@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.account.model import device_excess_ns
 from stepscope.diagnose.decide import cost
 from stepscope.diagnose.decide.cost import what_if
 from stepscope.diagnose.finding import Skipped
@@ -19,7 +20,7 @@ from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
-from stepscope.trace import UNKNOWN_PEER
+from stepscope.trace import UNKNOWN_PEER, Job
 from stepscope.window import Floats, Window
 
 from .jobs import Fault, a_job
@@ -106,6 +107,29 @@ def test_a_phase_of_which_only_the_excess_is_known_is_not_hidden_as_well() -> No
     assert cost._hidden_factor(job, one) == 2.0  # type: ignore[arg-type]
     job.own = replace(own, lasted={"bwd": 2 * length})
     assert cost._hidden_factor(job, one) == 1.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "phases", "excess"),
+    [
+        (15.0, ("backward-compute",), (300.0 + 15.0) / 3),
+        (10.0, ("backward-compute",), 0.0),  # it is late, but its device is not slow
+        (15.0, ("optimizer",), 0.0),  # it has more of the optimizer's state
+    ],
+)
+def test_a_device_is_as_slow_in_passes_as_where_nobody_waits(
+    optimizer: float, phases: tuple[str, ...], excess: float
+) -> None:
+    """Peers wait within their passes for the slow rank, so that these last almost as long."""
+    passes, update = np.full((4, 20), 290.0), np.full((4, 20), 10.0)
+    passes[1], update[1] = 300.0, optimizer
+    own = OwnTime(("backward-compute", "optimizer"), np.stack([passes, update]),
+                  np.stack([passes, update]))  # fmt: skip
+    window = Window(Job("j", 4), {})
+    job = SimpleNamespace(own=own, window=window, has_experts=False,
+                          peers_of=lambda row, phase: np.array([0, 2, 3]))  # fmt: skip
+    one = SimpleNamespace(row=1, phases=phases, columns=slice(5, 20))
+    assert device_excess_ns(job, one) == pytest.approx(excess)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("slowed", "costs"), [((1,), True), ((1, 2), False)])

@@ -21,8 +21,10 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.views.hidden_waits import WAIT_FREE
 from stepscope.diagnose.views.peers import replicas, stage_numbers
-from stepscope.diagnose.views.unnamed import KERNELS
+from stepscope.diagnose.views.unnamed import KERNELS, is_staged
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
 ABOUT, BEYOND = 8, 5.0
@@ -127,3 +129,37 @@ def unknown_excess_ns(job: Observed, one: Suspect, usual_ns: float) -> float:
     before, after = period[one.first - ABOUT : one.first], period[one.first : one.first + ABOUT]
     rise = stats.median(after) - stats.median(before)
     return (one.slowdown - 1) * usual_ns if rise > BEYOND * stats.sigma(before) else 0.0
+
+
+def device_excess_ns(job: Observed, one: Suspect) -> float:
+    """How much longer per step a slow device computes, also in passes that hide waiting.
+
+    Peers that wait within a pass, beside operators that run on, are in it for as long as the rank
+    they wait for, so that a comparison of passes shows only where they differ. How many times as
+    long the device takes is measured in phases without waiting, the optimizer among them, and the
+    last rank itself waits for nobody: of its passes it takes that part longer. 0 where it is not
+    slow within passes (it may have a larger part of the optimizer's state), and in pipelines and
+    with experts, where slow ranks wait as well.
+    """
+    own = job.own
+    works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
+    passes = own.hidden_phases.union((FORWARD, BACKWARD))
+    slow_within = (passes.union(WAIT_FREE) - {OPTIMIZER}).intersection(one.phases)
+    if OPTIMIZER not in works or not slow_within:
+        return 0.0
+    if is_staged(job.window) or job.has_experts:
+        return 0.0
+    times = min(_times_as_long(job, one, phase) for phase in works)
+    lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
+              for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
+    return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
+
+
+def _times_as_long(job: Observed, one: Suspect, phase: str) -> float:
+    """How many times as long as its peers a rank usually takes in a phase; 1 if unknown."""
+    own, peers = job.own.of(phase)[:, one.columns], job.peers_of(one.row, phase)
+    if not peers.size:
+        return 1.0
+    times = own[one.row] / np.maximum(stats.column_median(own[peers]), 1.0)
+    known = times[np.isfinite(times)]
+    return max(stats.median(known), 1.0) if known.size else 1.0

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
-from stepscope.diagnose.account.model import Model, unknown_excess_ns
+from stepscope.diagnose.account.model import Model, device_excess_ns, unknown_excess_ns
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import (
@@ -150,7 +150,9 @@ def _lost_by(
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
-    measured = max(least_ns, _waited_ns(healing.job, one)) * steps * _part_of(one, culprits)
+    least_ns = max(least_ns, _waited_ns(healing.job, one)) * _part_of(one, culprits)
+    device_ns = min(device_excess_ns(healing.job, one) * _part_of(one, culprits), most_ns)
+    measured = max(least_ns, device_ns) * steps
     return max(share, _share_of(healing.job, measured, one.columns))
 
 
@@ -232,10 +234,12 @@ def _lost_by_spikes(
     job, same = healing.job, _at_once(one, culprits)
     most_ns = (sum if is_staged(job.window) else max)(other.whole_ns for other in same)
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
-    lost_ns = share * min(most_ns * _hidden_factor(job, one), float(spike_rise(job, one).sum()))
+    device_ns = device_excess_ns(job, one) * len(one.spikes)
+    most_ns = max(most_ns * _hidden_factor(job, one), device_ns)
+    lost_ns = share * min(most_ns, float(spike_rise(job, one).sum()))
     if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
         least_ns, limit_ns = _modelled_ns(healing, one, same)
-        lost_ns = max(min(lost_ns, share * limit_ns), least_ns)
+        lost_ns = max(min(lost_ns, share * limit_ns), least_ns, share * device_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, among_spikes(job, one))
 
