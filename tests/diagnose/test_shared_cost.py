@@ -31,7 +31,8 @@ def a_suspect(row: int, excess_ms: float, first: int = 0, stop: int = STEPS) -> 
 def a_job_of(period_ms: Floats) -> Any:
     line = SimpleNamespace(job_period_ns=period_ms * MS, steps=np.arange(STEPS), warm_up=0)
     window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}))
-    return SimpleNamespace(line=line, window=window, breakdown=None)
+    own = SimpleNamespace(phases=(), hidden=False, hidden_phases=frozenset())
+    return SimpleNamespace(line=line, window=window, breakdown=None, own=own)
 
 
 class Healing:
@@ -90,7 +91,7 @@ def test_a_replay_counts_where_few_steps_show_what_is_usual() -> None:
     job.line = SimpleNamespace(
         job_period_ns=np.array([410.0, 400.0, 400.0]) * MS, steps=np.arange(3), warm_up=0
     )
-    job.cycle, job.own = SimpleNamespace(length=1), SimpleNamespace(hidden=False)
+    job.cycle = SimpleNamespace(length=1)
     one = replace(a_suspect(1, 100, 0, 1), spikes=(0,), alone=True)
     healing: Any = Healing({frozenset((1,)): 60.0})
     healing.job, healing.replays, healing.judged = job, lambda _: True, lambda _: np.arange(3)
