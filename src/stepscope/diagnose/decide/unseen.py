@@ -4,6 +4,11 @@
 to arrive was not recorded. What recorded ranks spend meanwhile, up to the length of that wait,
 costs nothing that is known.
 
+**The last of every group.** Where operators alone were recorded, and devices compute beneath them
+(FSDP gathers ahead), a rank seems to work only between operators, and the last one of a group has
+all of these gaps: the others wait in operators, and compute there. If every group has such a rank,
+and no host has many, they are only the last ones.
+
 **Logs of calls alone.** Slow ranks are suspects there. How data moves counts as what its receiver
 does next, so a link between hosts may look like the stage behind it, if no replica of the pipeline
 tells. The clocks of hosts may differ, so a host may always seem late. Members of a group within a
@@ -26,6 +31,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
+from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Floats, Ints
 
@@ -41,14 +47,40 @@ ONLY_ONE = (
 """What to say where there is only one rank. Our choice."""
 MOST = 0.75
 """Of the members of a group: one of four may be too near to the limit to be seen. Our choice."""
+FEW = 3
+"""Groups of a kind that all have a slow rank, and at least one more member than these: of two, both
+may be by chance. Our choice."""
+LAST_OF_GROUP = "every group has a rank like this: it may only be the last one"
 HALF = 0.5
 """Of the costliest: who costs less may have waited for it. Our choice."""
 
 
 def as_suspects(job: Observed, found: Sequence[Finding]) -> list[Finding]:
-    """The findings; those that cost no more than the wait for unrecorded ranks accuse nobody."""
+    """The findings; those that cost no more than the wait for unrecorded ranks, or are of ranks
+    that are only the last of their groups, accuse nobody."""
     waits = wait_ns(job) if unrecorded_ranks(job) else np.zeros(0)
-    return [_weighed(job, one, waits) for one in found] if waits.any() else list(found)
+    known = [_weighed(job, one, waits) for one in found] if waits.any() else list(found)
+    slow = [one for one in known if isinstance(one, Slowdown) and one.suspect is not None]
+    if not _are_last_of_all(job, frozenset(rank for one in slow for rank in one.ranks)):
+        return known
+    decision = Decision("last-of-its-group", False, says=LAST_OF_GROUP, gate=False)
+    return [suspected(one, decision) if one in slow else one for one in known]
+
+
+def _are_last_of_all(job: Observed, ranks: frozenset[int]) -> bool:
+    """Whether every group of a kind and size has a few of these ranks, and no host has most of its
+    own among them, where what ranks do is only known between operators."""
+    if not ranks or set(job.own.phases) != {BETWEEN}:
+        return False
+    if any(2 * len(ranks.intersection(host.ranks)) >= len(host.ranks) > 1
+           for host in job.window.job.hosts):  # fmt: skip
+        return False
+    alike: dict[tuple[str, int], list[bool]] = {}
+    for group in job.window.job.groups:
+        if len(group.ranks) > FEW:
+            part = len(ranks.intersection(group.ranks)) / len(group.ranks)
+            alike.setdefault((group.kind, len(group.ranks)), []).append(0 < part < HALF)
+    return any(len(each) >= FEW and all(each) for each in alike.values())
 
 
 def _weighed(job: Observed, one: Finding, waits: Floats) -> Finding:
