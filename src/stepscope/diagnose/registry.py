@@ -14,6 +14,8 @@ from stepscope.diagnose.decide.by_kernels import (
     SlowGroupKernels,
 )
 from stepscope.diagnose.detect.behaviour import BehaviourPatterns
+from stepscope.diagnose.detect.busiest_connections import BusiestConnections
+from stepscope.diagnose.detect.busy_hosts import BusyHosts
 from stepscope.diagnose.detect.common_patterns import CommonPatterns
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
@@ -89,6 +91,7 @@ SLOW_RANKS: tuple[Detector, ...] = (
 SLOW_NETWORK: tuple[Detector, ...] = (
     SlowGroups(),
     SlowLinks(),
+    BusiestConnections(),
     BriefLinks(),
     SlowTransfers(),
     SlowExchange(),
@@ -98,6 +101,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStalls(),
     SlowGroupKernels(),
     SlowLoader(),
+    BusyHosts(),
     ShortestWaits(),
     SlowUnits(),
     BehaviourPatterns(),

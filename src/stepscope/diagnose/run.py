@@ -55,6 +55,7 @@ from stepscope.diagnose.decide.unseen import (
 )
 from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect import desync, hang, vanished
+from stepscope.diagnose.detect.busy_hosts import BusyHosts, holds_up
 from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.finding import (
@@ -282,6 +283,9 @@ class _Search:
             slow = [one for one in known if isinstance(one, Slowdown)]
             told = {rank for one in slow for rank in one.ranks if one.costs_enough}
             self._drop([one for one in groups if told.intersection(one.ranks)], detector.name)
+            if detector.name == BusyHosts.name:
+                late = [other for one in slow for other in self.blamed if holds_up(one, other)]
+                self._drop(late, detector.name)
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]
             ends = with_ends(self.job.window, self.blamed, others)

@@ -26,6 +26,7 @@ import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
 from stepscope.diagnose.decide.rules import LAST_ARRIVAL, suspected
+from stepscope.diagnose.detect.busy_hosts import BusyHosts
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -178,7 +179,7 @@ def as_suspects_of_calls(job: Observed, found: Sequence[Finding]) -> list[Findin
     def weighed(one: Finding) -> Finding:
         if isinstance(one, Waste) and one.ranks:
             return _suspect(one, "waits-unseen", "this stage may wait for its devices instead")
-        if not isinstance(one, Slowdown) or not one.ranks:
+        if not isinstance(one, Slowdown) or not one.ranks or one.method == BusyHosts.name:
             return one
         doubts = (
             (apart and alone, "link-or-stage", "the link before it may be slow instead"),

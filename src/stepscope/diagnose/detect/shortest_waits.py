@@ -77,13 +77,13 @@ class ShortestWaits:
         recorded = comm.has("start_ns") or any(name in job.window.tables for name in FINER)
         if recorded or so_far.blamed:
             return
-        found = [one for program in _programs(job, comm) for one in _culprits(job, program)]
+        found = [one for program in programs_of(job, comm) for one in _culprits(job, program)]
         if found:
             yield _finding(job, max(found, key=lambda one: one.lost))
 
 
 @dataclass(frozen=True)
-class _Program:
+class Program:
     """The calls of all ranks that call the same operators in a step."""
 
     rows: Ints
@@ -111,7 +111,7 @@ class _Culprit:
         return float(self.gain_ns.mean()) / self.period_ns
 
 
-def _programs(job: Observed, comm: Table) -> Iterator[_Program]:
+def programs_of(job: Observed, comm: Table) -> Iterator[Program]:
     """The programs that at least a few ranks run."""
     row, column = job.line.places(comm)
     comm = comm.take((row >= 0) & (column >= 0) & (comm.ints("enqueue_ns") != NULL))
@@ -134,7 +134,7 @@ def _programs(job: Observed, comm: Table) -> Iterator[_Program]:
         grid = np.full((usual, len(rows), len(job.line.steps)), np.nan)
         at = np.searchsorted(rows, row[mine])
         grid[nth[mine], at, column[mine]] = called[mine] - called.min()
-        yield _Program(rows, grid[:, :, job.line.warm_up :], *_belonging(job, rows))
+        yield Program(rows, grid[:, :, job.line.warm_up :], *_belonging(job, rows))
 
 
 def _belonging(job: Observed, rows: Ints) -> tuple[Ints, tuple[Ints, ...]]:
@@ -153,7 +153,7 @@ def _numbers(ranks: Sequence[int], of: dict[int, int]) -> Ints:
     return numbered(np.array([of.get(rank, -1 - rank) for rank in ranks], np.int64))
 
 
-def _culprits(job: Observed, program: _Program) -> Iterator[_Culprit]:
+def _culprits(job: Observed, program: Program) -> Iterator[_Culprit]:
     """The rank of a program that all others wait for, if there is one."""
     by_call = _waits_ns(program)
     waits = by_call.sum(axis=0)
@@ -185,7 +185,7 @@ def _culprits(job: Observed, program: _Program) -> Iterator[_Culprit]:
     )  # fmt: skip
 
 
-def _is_held(program: _Program, culprit: int, waits: Floats, steps: Mask) -> bool:
+def _is_held(program: Program, culprit: int, waits: Floats, steps: Mask) -> bool:
     """Whether the culprit, too, is held where the others wait for longest: the later it is, the
     sooner after its call the others go on. Its lateness costs nothing then.
 
@@ -208,7 +208,7 @@ def _is_held(program: _Program, culprit: int, waits: Floats, steps: Mask) -> boo
     return slope < -HALF and slope + STANDARD_ERRORS * error < 0
 
 
-def _waits_ns(program: _Program) -> Floats:
+def _waits_ns(program: Program) -> Floats:
     """How long each rank waited for others after each call; NaN where a call is unknown."""
     called = program.called_ns
     ahead = _clocks_ns(program)[:, None]
@@ -236,7 +236,7 @@ def _best(number: Ints, values: Floats, best: np.ufunc) -> Floats:
     return found
 
 
-def _clocks_ns(program: _Program) -> Floats:
+def _clocks_ns(program: Program) -> Floats:
     """By how much the clock of each rank's host is ahead."""
     steps = program.called_ns.shape[2]
     sample = program.called_ns[:, :, :: max(1, steps // SAMPLED)]

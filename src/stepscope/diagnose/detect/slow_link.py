@@ -199,7 +199,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
     ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
     at = int(np.argmax(cost.sum(axis=1)))
     return SlowDevice(
-        _suspects(paths.devices, chance), _ranks(job, paths.devices, chance),
+        suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
         _signs(signs, against), bool(left[best]),
@@ -290,7 +290,7 @@ def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
     return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
 
 
-def _suspects(
+def suspects_of(
     devices: Sequence[PathDevice], chance: Floats
 ) -> tuple[tuple[PathDevice, float], ...]:
     """The likeliest devices; entries with the same name are added up, because a host's NVLink has
@@ -306,7 +306,7 @@ def _suspects(
     return tuple(ranked[:NAMED])
 
 
-def _ranks(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tuple[int, ...]:
+def ranks_behind(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tuple[int, ...]:
     """The ranks behind the likeliest devices, if that is clear and not all ranks."""
     behind: dict[tuple[int, ...], float] = {}
     for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
