@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.prepare.matching import match
 from stepscope.diagnose.views.arrivals import collect_arrivals
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.frames import compiles, function_of, waits
 from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline

@@ -15,12 +15,12 @@ from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import slow_side
 from stepscope.diagnose.operators.stops import Stop, ended_stops
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.cycle import Cycle, find_cycle
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Ints
 
 INFLATED = 0.1
@@ -73,4 +72,4 @@ class Suspect:
 def dominant(shares: dict[str, float]) -> str | None:
     """The phase that carries most of the excess, if one does."""
     phase = max(shares, key=lambda name: shares[name])
-    return phase if shares[phase] > HALF * sum(shares.values()) else None
+    return phase if 2 * shares[phase] > sum(shares.values()) else None

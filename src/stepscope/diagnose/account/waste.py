@@ -19,8 +19,8 @@ from stepscope.diagnose.finding import Cause, Span, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
-from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
 from stepscope.window import NULL, Floats, Ints, Mask, Table

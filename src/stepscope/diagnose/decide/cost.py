@@ -27,10 +27,10 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import KERNELS, OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
-from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.views.peers import replicas
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window

@@ -22,6 +22,7 @@ from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import (
     CAUSE_BONUS,
@@ -38,7 +39,6 @@ from stepscope.diagnose.thresholds import (
     SCORE,
     SCORE_PER_SIGMA,
 )
-from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 from stepscope.trace import BACKWARD, FORWARD

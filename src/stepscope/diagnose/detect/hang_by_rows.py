@@ -27,7 +27,7 @@ from stepscope.diagnose.operators.liveness import (
 )
 from stepscope.diagnose.operators.positions import Position, Positions, positions
 from stepscope.diagnose.operators.standstill import cause_of
-from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 

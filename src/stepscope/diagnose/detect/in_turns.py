@@ -32,8 +32,8 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.words.advice import SLOW, UNEVEN, name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask

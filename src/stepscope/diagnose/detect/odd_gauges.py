@@ -30,8 +30,8 @@ from stepscope.diagnose.network.counters import OWN, RaisedCounter, raised_count
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.thresholds import FAST, HALF, LEAST_COST, SUSPECT_SCORE
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent

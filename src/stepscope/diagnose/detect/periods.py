@@ -30,9 +30,9 @@ from stepscope.diagnose.detect.recurring import Recurrent, recurring, rise
 from stepscope.diagnose.finding import Cause
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.shown import Period, Source
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.frames import LOADER, collects, compiles
 from stepscope.diagnose.views.stacks import LEAST_NS, LEAST_SHARE, SAMPLE_NS, SURE_SIGMAS, Samples
 from stepscope.diagnose.words import periods as words

@@ -31,8 +31,8 @@ from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads as loads_data
 from stepscope.diagnose.thresholds import LEAST_SCORE
-from stepscope.diagnose.views.communication import loads as loads_data
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent

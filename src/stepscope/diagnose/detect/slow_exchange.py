@@ -36,8 +36,8 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.thresholds import HALF, LEAST_COST
-from stepscope.diagnose.views.communication import communicates, exchanges_gradients, loads
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.trace import ProcessGroup

@@ -25,9 +25,9 @@ from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, KERNELS, OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints

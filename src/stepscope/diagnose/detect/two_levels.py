@@ -25,8 +25,8 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_levels import long_kind
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.thresholds import FAST, HALF
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import steps_of
 from stepscope.window import Floats, Ints, Mask

@@ -19,9 +19,9 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
 

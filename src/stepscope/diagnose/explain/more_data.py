@@ -16,8 +16,8 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.communication import loads
 from stepscope.window import NULL, Floats, Ints
 
 LEAST = 1.2

@@ -37,10 +37,10 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.stats import median
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.kernel_phases import optimizes
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.phase_rows import phase_rows

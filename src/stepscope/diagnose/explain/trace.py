@@ -21,10 +21,10 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.frames import compiles
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.words.numbers import percent

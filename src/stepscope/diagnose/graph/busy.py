@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline

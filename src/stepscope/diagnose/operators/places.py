@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Place
 from stepscope.diagnose.operators.positions import Position, positions
-from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.views.pipeline import PASSES, is_wave
 from stepscope.trace import BACKWARD, FORWARD, WEIGHT
 from stepscope.window import Window

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.operators.liveness import StepTiming
-from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.window import NULL, Ints, Rows, Table, Window
 
 NEWEST = 4

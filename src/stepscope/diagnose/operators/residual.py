@@ -33,7 +33,7 @@ from stepscope.diagnose.operators.requests import stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of
 from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
-from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.views.pipeline import ONE_LAYER, is_wave
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Window

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.prepare.containers import contained
 from stepscope.diagnose.prepare.totals import without_totals
-from stepscope.diagnose.views.communication import loads
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, union
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Window
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import axis_over
-from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import covered
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, distinct, union

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.prepare.durations import APART
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import OPTIMIZER, ProcessGroup

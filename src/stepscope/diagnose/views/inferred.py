@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.meetings import (
     Meeting,

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.linked import connected
-from stepscope.diagnose.views.communication import group_kind
+from stepscope.diagnose.prepare.communication import group_kind
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.peers import across_stages, disjoint
 from stepscope.diagnose.views.timeline import Timeline

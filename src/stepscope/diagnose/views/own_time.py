@@ -18,6 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
+from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.awaited import (
@@ -26,7 +27,6 @@ from stepscope.diagnose.views.awaited import (
     order_known,
     sends_beside_work,
 )
-from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.exposed_loading import exposed_loading
 from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import communicates
 from stepscope.window import Ints, Mask, Table, Window
 
 OFTEN = 2

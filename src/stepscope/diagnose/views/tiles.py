@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.communication import receives, transfers
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import receives, transfers
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE
 from stepscope.window import NULL, Floats, Ints, Mask, Union

@@ -15,8 +15,8 @@ from stepscope.diagnose.detect.gradual import Trend
 from stepscope.diagnose.detect.step_time import BLOCK, StepChange, sudden
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.window import Floats
 

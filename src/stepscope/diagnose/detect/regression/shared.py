@@ -42,9 +42,9 @@ from stepscope.diagnose.network.devices import all_hosts
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import loads as is_loading
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
-from stepscope.diagnose.views.communication import loads as is_loading
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
