@@ -55,7 +55,7 @@ from stepscope.diagnose.decide.unseen import (
 )
 from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect import desync, hang, vanished
-from stepscope.diagnose.detect.busy_hosts import BusyHosts, holds_up
+from stepscope.diagnose.detect.busy_hosts import holds_up
 from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.finding import (
@@ -282,10 +282,9 @@ class _Search:
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
             told = {rank for one in slow for rank in one.ranks if one.costs_enough}
-            self._drop([one for one in groups if told.intersection(one.ranks)], detector.name)
-            if detector.name == BusyHosts.name:
-                late = [other for one in slow for other in self.blamed if holds_up(one, other)]
-                self._drop(late, detector.name)
+            same = [one for one in groups if told.intersection(one.ranks)]
+            held = [one for one in self.blamed if any(holds_up(by, one) for by in slow)]
+            self._drop([*same, *(one for one in held if one not in same)], detector.name)
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]
             ends = with_ends(self.job.window, self.blamed, others)
@@ -364,9 +363,8 @@ class _Search:
                 return
             new = [one for one in found if known < HALF * (one.lost_fraction or 0.0)]
             kept = self._keep(new)
-            self._drop(
-                [other for one in kept for other in self.blamed if is_turn(one, other)], name
-            )
+            turns = [other for one in kept for other in self.blamed if is_turn(one, other)]
+            self._drop(turns, name)
 
     def _by_gauges(self) -> None:
         """What gauges single out, if nobody is accused; it says more than an unknown cause, unless

@@ -68,7 +68,9 @@ class BusyHosts:
 
 def holds_up(one: Slowdown, other: Finding) -> bool:
     """Whether a slow host explains why other ranks seem slow in its steps, or why its own do."""
-    if not isinstance(other, Slowdown) or other.steps is None or one.steps is None:
+    if one.method != BusyHosts.name or not isinstance(other, Slowdown):
+        return False
+    if other.steps is None or one.steps is None:
         return False
     together = other.steps[0] <= one.steps[1] and one.steps[0] <= other.steps[1]
     return together and (other.lost_fraction or 0.0) <= (one.lost_fraction or 0.0) + LEAST_COST
