@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from stepscope.diagnose.shown import (
     NO_SERIES,
     ClockFit,
+    Entry,
     FunctionUse,
     Latecomer,
+    Ledger,
     Limit,
     Opinion,
     Period,
@@ -376,28 +378,6 @@ class Verdict:
     def is_suspect(self) -> bool:
         """Whether it is too uncertain to accuse anybody; it does not change the exit status."""
         return self.confidence < LEAST_SCORE
-
-
-class Entry(NamedTuple):
-    """What one verdict takes of the job's time."""
-
-    verdict: int
-    """Its place among the verdicts."""
-    fraction: float
-    """Of the step time of the whole period."""
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Where the job's time went: `step_ns` is `needed_ns`, the entries, and what is unexplained."""
-
-    steps: Span
-    step_ns: int
-    """The mean measured step time."""
-    needed_ns: int
-    """What a step would take with every entry healed and nothing unexplained."""
-    lost: tuple[Entry, ...]
-    unexplained_fraction: float
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,6 @@ from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.finding import (
     Diagnosis,
     Finding,
-    Ledger,
     Recurring,
     Regression,
     Skipped,
@@ -91,15 +90,12 @@ from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
-from stepscope.diagnose.shown import NO_SERIES, StepSeries
+from stepscope.diagnose.shown import NO_SERIES, Ledger, StepSeries
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import HALF, LEAST_SCORE
 from stepscope.diagnose.views.asynchronous import step_ns
 from stepscope.window import Floats, Ints, Window
 
-HALF = 0.5
-"""Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
-simulator."""
 Kind = TypeVar("Kind", bound=Finding)
 
 

@@ -1,7 +1,7 @@
 """What reports show besides verdicts; none of it accuses anybody.
 
-Step times, own times, functions of profiled steps, last arrivals, the parts of a step, and slow
-steps that come back.
+Step times, own times, functions of profiled steps, last arrivals, the parts of a step, slow steps
+that come back, and the ledger.
 """
 
 from __future__ import annotations
@@ -159,3 +159,25 @@ class RankTime:
     host_wait_ns: int
     kernel_wait_ns: int
     other_ns: int
+
+
+class Entry(NamedTuple):
+    """What one verdict takes of the job's time."""
+
+    verdict: int
+    """Its place among the verdicts."""
+    fraction: float
+    """Of the step time of the whole period."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where the job's time went: `step_ns` is `needed_ns`, the entries, and what is unexplained."""
+
+    steps: tuple[int, int]
+    step_ns: int
+    """The mean measured step time."""
+    needed_ns: int
+    """What a step would take with every entry healed and nothing unexplained."""
+    lost: tuple[Entry, ...]
+    unexplained_fraction: float

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.diagnose.finding import AnomalousWindow, Candidate, Diagnosis, Ledger, Verdict
+from stepscope.diagnose.finding import AnomalousWindow, Candidate, Diagnosis, Verdict
+from stepscope.diagnose.shown import Ledger
 from stepscope.report import story
 
 

@@ -16,9 +16,7 @@ from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.finding import Finding, Recurring, Regression, Slowdown
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
-
-HALF = 0.5
-"""Of a rise, or of what a rank costs, enough to explain it. Statistics."""
+from stepscope.diagnose.thresholds import HALF
 
 
 def waiting_for(

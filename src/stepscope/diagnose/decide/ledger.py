@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.diagnose.finding import Entry, Ledger, Verdict
-from stepscope.diagnose.shown import StepSeries
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.shown import Entry, Ledger, StepSeries
 from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints, Mask
 

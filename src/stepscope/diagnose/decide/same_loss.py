@@ -61,9 +61,14 @@ def names_nothing(one: Finding) -> bool:
 def begin_together(one: Waste, other: Finding) -> bool:
     """Whether something that slows down the whole job began in the same step: who waits, and for
     whom, changes with it."""
-    if not isinstance(other, (SlowLink, Regression)) or not one.steps or not other.steps:
+    return isinstance(other, (SlowLink, Regression)) and _begin_within(1, one, other)
+
+
+def _begin_within(steps: int, one: Finding, other: Finding) -> bool:
+    """Whether both begin in the same step, or this many apart at most."""
+    if one.steps is None or other.steps is None:
         return False
-    return abs(one.steps[0] - other.steps[0]) <= 1
+    return abs(one.steps[0] - other.steps[0]) <= steps
 
 
 def victims_beside(
@@ -175,12 +180,13 @@ def _whole(one: Finding) -> float:
 def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
     """The finding that names a function, or one that knows of a larger loss, with that function.
 
-    What began with a rise of all costs what steps became longer by: a host that stands still in a
-    function has launched nothing, so its device stands still for longer.
+    What began with a rise of all, as far as steps show when that was, costs what steps became
+    longer by: a host that stands still in a function has launched nothing, so its device stands
+    still for longer.
     """
     largest = max(same, key=lambda other: other.lost_fraction or 0.0)
     smaller = (largest.lost_fraction or 0.0) <= (one.lost_fraction or 0.0)
-    if not smaller and isinstance(largest, Regression) and _begin_together(one, largest):
+    if not smaller and isinstance(largest, Regression) and _begin_within(BLOCK, one, largest):
         measured = f"{one.detail}; {largest.method}: {largest.detail}"
         return replace(one, lost_fraction=largest.lost_fraction, detail=measured)
     if smaller or not isinstance(largest, (Slowdown, Waste)) or not largest.says:
@@ -190,13 +196,6 @@ def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
         largest, function=one.function, says=f"{largest.says}, in {where}",
         detail=f"{largest.detail}; {one.method}: {one.detail}",
     )  # fmt: skip
-
-
-def _begin_together(one: Finding, rise: Regression) -> bool:
-    """Whether both begin at one step, as far as steps show that (`step_time`)."""
-    if one.steps is None or rise.steps is None:
-        return False
-    return abs(one.steps[0] - rise.steps[0]) <= BLOCK
 
 
 class Merged(NamedTuple):

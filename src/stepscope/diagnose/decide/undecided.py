@@ -14,10 +14,10 @@ from stepscope.diagnose.decide.cost import connects
 from stepscope.diagnose.decide.unseen import waiting_for_absent
 from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
-from stepscope.diagnose.finding import Ledger
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.settings import Settings
+from stepscope.diagnose.shown import Ledger
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.diagnose.views.timeline import LEAST_FASTER
 from stepscope.diagnose.words.numbers import percent

@@ -99,10 +99,10 @@ def _when(classes: list[Equals], through: list[Mask]) -> tuple[Ints, int, float]
     any are, and by how much they are busier than the typical one."""
     used = [(one, mask) for one, mask in zip(classes, through, strict=True) if mask.any()]
     columns = np.flatnonzero(np.any([one.busiest[mask].any(axis=0) for one, mask in used], axis=0))
-    told = np.any([one.tells for one, _ in used], axis=0)
+    unequal = np.any([one.unequal for one, _ in used], axis=0)
     more = max(float((one.busy_ns[mask].max(axis=0) - np.median(one.busy_ns, axis=0))[columns]
                      .mean()) for one, mask in used)  # fmt: skip
-    return columns, int(told.sum()), more
+    return columns, int(unequal.sum()), more
 
 
 def _finding(job: Observed, found: _Busiest) -> SlowLink:

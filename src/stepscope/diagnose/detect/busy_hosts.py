@@ -22,19 +22,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.shortest_waits import FINER, Program, programs_of
-from stepscope.diagnose.finding import Finding, Slowdown
+from stepscope.diagnose.detect.shortest_waits import (
+    FEWEST_RANKS,
+    FEWEST_STEPS,
+    FINER,
+    MOST_BY_CHANCE,
+    Program,
+    programs_of,
+)
+from stepscope.diagnose.finding import Finding, Slowdown, may_overlap
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FAST, LEAST_COST, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import FAST, HALF, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask
 
-HALF = 0.5
-"""Of what the costliest rank costs, of a host's ranks, of the loss: most of it. A definition."""
 FOLLOWS = 0.1
 """Of the growth of the step time that a pause shares: where ranks wait at several places, each has
 a part of it. A host's own pauses do not grow with it. Our choice."""
@@ -42,11 +47,6 @@ ALONE = 0.25
 """Of what a single rank costs: another that costs as much may hold it up. Our choice."""
 LONGER = 1.5
 """Times its peers' pause, in the middle of its pauses: a slow host, as in `slow_group`."""
-FEWEST = 4
-"""Ranks that show what is usual. As `shortest_waits.FEWEST_RANKS`."""
-FEWEST_STEPS = 10
-MOST_BY_CHANCE = 0.001
-"""As in `shortest_waits`. Statistics."""
 SCORE = 0.86
 """As own time four alarm limits above noise (`thresholds.score`)."""
 
@@ -55,7 +55,7 @@ class BusyHosts:
     """Ranks whose hosts take longer between calls than their peers' when steps are longer."""
 
     name = "busy-hosts"
-    needs = Needs("comm_ops.enqueue_ns", "comm_ops.step", "comm_ops.group", ranks=FEWEST)
+    needs = Needs("comm_ops.enqueue_ns", "comm_ops.step", "comm_ops.group", ranks=FEWEST_RANKS)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         comm = job.window.tables["comm_ops"]
@@ -68,11 +68,9 @@ class BusyHosts:
 
 def holds_up(one: Slowdown, other: Finding) -> bool:
     """Whether a slow host explains why other ranks seem slow in its steps, or why its own do."""
-    if one.method != BusyHosts.name or not isinstance(other, Slowdown):
+    if one.method != BusyHosts.name or not isinstance(other, Slowdown) or other.steps is None:
         return False
-    if other.steps is None or one.steps is None:
-        return False
-    together = other.steps[0] <= one.steps[1] and one.steps[0] <= other.steps[1]
+    together = may_overlap(one.steps, other.steps)
     return together and (other.lost_fraction or 0.0) <= (one.lost_fraction or 0.0) + LEAST_COST
 
 
@@ -84,7 +82,7 @@ class _Hosts:
     """From the first call of a step to that of the next."""
     excess_ns: Floats
     """Of their own pauses above their peers'."""
-    pace: Floats
+    slowdown: Floats
     """The middle one of their pauses as a multiple of their peers'."""
     usual_ns: Floats
     """What their peers' own pauses take."""
@@ -140,10 +138,11 @@ def _culprits(job: Observed, hosts: _Hosts) -> Slowdown | None:
     costly = lost > LEAST_COST * fast
     if not costly.any():
         return None
-    slow = np.nan_to_num(hosts.pace) >= LONGER
-    by_pace = np.where(slow, (np.nan_to_num(hosts.pace) - 1) * np.nan_to_num(hosts.usual_ns), 0.0)
+    slow = np.nan_to_num(hosts.slowdown) >= LONGER
+    beyond = np.nan_to_num(hosts.slowdown) - 1
+    by_middle = np.where(slow, beyond * np.nan_to_num(hosts.usual_ns), 0.0)
     by_sum = np.nan_to_num(hosts.excess_ns)
-    for measure, excess in ((hosts.pace, np.maximum(by_pace, by_sum * slow)), (None, by_sum)):
+    for measure, excess in ((hosts.slowdown, np.maximum(by_middle, by_sum * slow)), (None, by_sum)):
         cost = np.minimum(np.maximum(excess, 0.0), lost)
         cost[:, ~costly] = 0.0
         members = _members(job, cost)
@@ -170,14 +169,15 @@ def _members(job: Observed, cost: Floats) -> Ints:
 def _stand_out(measure: Floats, cost: Floats, members: Ints, lost: Floats) -> bool:
     """Whether just they are the slowest more often than by chance, of the steps that hosts
     explain."""
-    told = cost.max(axis=0) > HALF * lost
-    others = np.delete(np.nan_to_num(measure[:, told]), members, axis=0)
-    if not len(others) or not told.any():
+    explained = cost.max(axis=0) > HALF * lost
+    measure = np.nan_to_num(measure[:, explained])
+    others = np.delete(measure, members, axis=0)
+    if not len(others) or not explained.any():
         return False
-    often = int((np.nan_to_num(measure[members][:, told]).min(axis=0) > others.max(axis=0)).sum())
+    often = int((measure[members].min(axis=0) > others.max(axis=0)).sum())
     count, size = len(measure), len(members)
     one = math.lgamma(size + 1) + math.lgamma(count - size + 1) - math.lgamma(count + 1)
-    chance = log_tail(often, int(told.sum()), math.exp(one)) if often else 0.0
+    chance = log_tail(often, int(explained.sum()), math.exp(one)) if often else 0.0
     return chance + math.log(count) < math.log(MOST_BY_CHANCE)
 
 
@@ -199,7 +199,7 @@ def _finding(
     whole = float(np.nansum(stats.column_median(hosts.period_ns[:, first:stop])))
     lost = float(own_ns[first:stop].sum()) / whole
     part = float(own_ns[columns].sum() / max(float(lost_ns[columns].sum()), 1.0))
-    slow = float(np.nanmedian(hosts.pace[members][:, columns]))
+    slow = float(np.nanmedian(hosts.slowdown[members][:, columns]))
     ranks = line.ranks_of(members)
     return Slowdown(
         method="busy-hosts", cause="host" if slow >= LONGER else "unknown", ranks=ranks,
@@ -212,5 +212,5 @@ def _finding(
         score=SCORE if part >= HALF else SUSPECT_SCORE,
         says=f"the host of {list_ranks(ranks)} is late with its calls and holds up all ranks for "
              f"{percent(lost)} of their time{line.since(first)}",
-        values={"pace": slow, "part": part},
+        values={"slowdown": slow, "part": part},
     )  # fmt: skip

@@ -98,18 +98,11 @@ def _most_stopped(job: Observed, metric: str) -> _Stop | None:
     share, first, stop = float(parts.mean[at]), int(parts.first[at]), int(parts.stop[at])
     if share < max(THROTTLED, float(others[at, first:stop].mean())):
         return None
-    if not _is_no_chance(beyond, parts, at):
+    # with more busy threads than processors all ranks wait for a fifth of the time, for a second
+    # now those of one host, now those of another
+    if not stats.is_no_chance(beyond, THROTTLED, parts, FALSE_ALARMS)[at]:
         return None
     return _Stop(hosts[at], int(edges[first]), int(edges[stop]), share)
-
-
-def _is_no_chance(beyond: Floats, parts: stats.Stretches, at: int) -> bool:
-    """Whether hosts do not differ as much now and then: on a machine with more busy threads than
-    processors all ranks wait a fifth of the time, and for a second now one host's, now another's.
-    """
-    noise = stats.pooled_noise(beyond, THROTTLED, parts)
-    needed = stats.threshold(FALSE_ALARMS, beyond.size, noise.samples)
-    return bool(parts.mean[at] >= needed * noise.of_mean(parts.length)[at])
 
 
 def _loss(job: Observed, stop: _Stop) -> float:

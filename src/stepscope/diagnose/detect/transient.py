@@ -126,9 +126,8 @@ def spiking_ranks(
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
-    known = np.asarray(
-        np.isfinite(series.own).any(axis=1)
-    )  # of others only the device may be known
+    # of the others only the device may be known
+    known = np.asarray(np.isfinite(series.own).any(axis=1))
     units = [some for unit in units if (some := unit[known[unit]]).size]
     spikes = _find_spikes(series, units)
     if not spikes.hit.any():

@@ -22,6 +22,7 @@ from statistics import NormalDist
 import numpy as np
 
 from stepscope.diagnose.network.outstanding import BUSY, MOST_LOOKS
+from stepscope.diagnose.network.rates import SIZES_PER_OCTAVE
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
@@ -40,8 +41,6 @@ FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which some connection may be so by chance, as in L2. Statistics."""
 NEARLY = 0.1
 """Of that distance: connections that near to the busiest are as busy. Our choice."""
-SIZES_PER_OCTAVE = 2
-"""Connections that carry the same within a factor of 1.4 are equals, as in `rates`."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ class Equals:
     target: Ints
     busy_ns: Floats
     """`[connection, step]`."""
-    tells: Mask
+    unequal: Mask
     """`[step]`: where some of them are busier than the typical one."""
     busiest: Mask
-    """`[connection, step]`: those among the busiest, in steps that tell."""
+    """`[connection, step]`: those among the busiest, in unequal steps."""
 
     @property
     def stand_out(self) -> Mask:
@@ -88,7 +87,7 @@ class Often:
             np.concatenate(times),
             np.concatenate([np.full(len(one), one.max()) for one in times]),
             np.concatenate([one.stand_out for one in classes]),
-            int(np.any([one.tells for one in classes], axis=0).sum()),
+            int(np.any([one.unequal for one in classes], axis=0).sum()),
         )  # fmt: skip
 
     @property
@@ -136,10 +135,10 @@ def equal_connections(job: Observed) -> Iterator[Equals]:
 def _compared(job: Observed, busy: _Busy, at: Ints, busy_ns: Floats) -> Equals:
     own = busy_ns[at]
     most, typical = own.max(axis=0), np.median(own, axis=0)
-    tells = most - typical > APART * job.line.job_period_ns
-    tells[: job.line.warm_up] = False
-    busiest = (own >= most - NEARLY * (most - typical)) & tells
-    return Equals(busy.source[at], busy.target[at], own, tells, busiest)
+    unequal = most - typical > APART * job.line.job_period_ns
+    unequal[: job.line.warm_up] = False
+    busiest = (own >= most - NEARLY * (most - typical)) & unequal
+    return Equals(busy.source[at], busy.target[at], own, unequal, busiest)
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,19 @@ def pooled_noise(excess: Floats, allowance: float, up: Stretches) -> Noise:
     return noise_of(excess - level)
 
 
+def is_no_chance(excess: Floats, allowance: float, up: Stretches, false_alarms: float) -> Mask:
+    """For every row, whether rows that only scatter do not exceed for as long what it does in its
+    worst stretch.
+
+    Args:
+        up: the worst stretches with the same allowance.
+        false_alarms: the share of all diagnoses in which this is wrong for some row.
+    """
+    noise = pooled_noise(excess, allowance, up)
+    needed = threshold(false_alarms, excess.size, noise.samples)
+    return np.asarray(up.mean >= needed * noise.of_mean(up.length))
+
+
 def noise_of(residual: Floats) -> Noise:
     """Scatter of residuals, after the levels are subtracted.
 

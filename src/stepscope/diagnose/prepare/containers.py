@@ -48,7 +48,7 @@ PASSES = (FORWARD, BACKWARD)
 ROUNDED_NS = 1_000_000
 """Times in whole milliseconds are rounded, and phases seem to overlap by that. Our choice."""
 HALF = 0.5
-"""Pieces that are more than half of a part stand for it, as `MOSTLY` in `views.phase_rows`."""
+"""Pieces that are more than half of a part stand for it, as in `views.phase_rows`."""
 
 
 @dataclass(frozen=True)
