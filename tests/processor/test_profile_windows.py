@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 from stepscope.processor.instructions import (
     Instruction,
@@ -63,14 +64,18 @@ class HereOnly:
 class Host:
     """A processor's state, its ranks, and its look at the store, once a second."""
 
-    def __init__(self, store: Store, name: str, *ranks: int, automatic: bool = True) -> None:
+    def __init__(
+        self, store: Store, name: str, *ranks: int, automatic: bool = True, world_size: int = 4
+    ) -> None:
         self.store, self.name = store, name
         self.now_s = 0.0
         self.places = HereOnly()
         self.state = HostState(
             windows=Windows(name, self.places, lambda: self.now_s, automatic=automatic)
         )
-        self.ranks = [Producer(rank, world_size=4, host=name, pid=4711 + rank) for rank in ranks]
+        self.ranks = [
+            Producer(rank, world_size=world_size, host=name, pid=4711 + rank) for rank in ranks
+        ]
         self.asked: list[tuple[int, RankProfile]] = []
         self.begun: list[int] = []
         """Steps that ranks had finished when they were asked."""
@@ -79,12 +84,23 @@ class Host:
         """When ranks began to be sampled closely."""
         for at, rank in enumerate(self.ranks):
             self.state.packet(at, rank.hello(), OFFSET_NS)
-            self.state.packet(at, rank.tell("loader", "optimizer"), OFFSET_NS)
+            names = ("loader", "optimizer", "dp-0", "AllReduce")
+            self.state.packet(at, rank.tell(*names), OFFSET_NS)
 
-    def train(self, step_s: float) -> None:
-        """One step, and what the processor does meanwhile."""
+    def train(self, step_s: float, waits_s: Mapping[int, float] | None = None) -> None:
+        """One step, and what the processor does meanwhile.
+
+        Args:
+            step_s: how long it takes.
+            waits_s: how long of that the rank at each place waits in a collective.
+        """
         for at, rank in enumerate(self.ranks):
             records = rank.iteration(compute_ns=round(step_s * 1e9) - 10 * MS)
+            if waits_s is not None:
+                ended_ns, waited_ns = rank.now_ns - 5 * MS, round(waits_s[at] * 1e9)
+                rank.now_ns -= 5 * MS + waited_ns
+                records.insert(1, rank.comm("AllReduce", rank.ordinal, end_ns=ended_ns))
+                rank.now_ns = ended_ns + 5 * MS
             self._do(self.state.packet(at, rank.packet(*records), self.now_ns))
         self.wait(step_s)
 
@@ -163,6 +179,54 @@ def test_every_rank_is_asked_before_the_first_step_begins() -> None:
     (order,) = hosts[0].store.orders
     begun = [ordinal for host in hosts for ordinal in host.begun]
     assert len(begun) == 4 and max(begun) < order.first_step
+
+
+def a_large_job() -> list[Host]:
+    """Two of its hosts; neither has rank 0, and host-1 orders later than host-0."""
+    store = Store()
+    names = sorted(("host-0", "host-1"), key=lambda name: crc32(name.encode()))
+    return [Host(store, name, 500 + 2 * at, 501 + 2 * at, world_size=4_096)
+            for at, name in enumerate(names)]  # fmt: skip
+
+
+def trained(hosts: list[Host], steps: int, step_s: float, *waits_s: Mapping[int, float]) -> None:
+    for _ in range(steps):
+        for host, waits in zip(hosts, waits_s, strict=True):
+            host.train(step_s, waits)
+
+
+def test_in_a_large_job_another_host_adds_the_rank_that_it_suspects() -> None:
+    hosts = a_large_job()
+    trained(hosts, 100, 1.0, {0: 0.1, 1: 0.1}, {0: 0.1, 1: 0.1})
+    trained(hosts, 30, 1.5, {0: 0.6, 1: 0.6}, {0: 0.6, 1: 0.05})
+    (order,) = hosts[0].store.orders
+    assert order.suspects and {500, 501} <= set(order.ranks) < set(range(4_096))
+    assert not {502, 503} & set(order.ranks), "or change the seed of this test"
+    assert [(at, one.window) for at, one in hosts[1].asked] == [(1, order.window)]
+    assert hosts[1].asked[0][1].first_ordinal == hosts[0].asked[0][1].first_ordinal
+
+
+def test_nobody_is_added_where_the_whole_host_that_ordered_became_slower_itself() -> None:
+    """Then it is this host, or what all ranks do: not ten thousand suspects."""
+    hosts = a_large_job()
+    trained(hosts, 100, 1.0, {0: 0.1, 1: 0.1}, {0: 0.1, 1: 0.1})
+    trained(hosts, 30, 1.5, {0: 0.1, 1: 0.1}, {0: 0.1, 1: 0.1})
+    (order,) = hosts[0].store.orders
+    assert not order.suspects and hosts[1].asked == []
+
+
+def test_of_a_large_job_that_stands_still_those_are_added_that_are_not_in_communication() -> None:
+    hosts = a_large_job()
+    trained(hosts, 50, 1.0, {0: 0.1, 1: 0.1}, {0: 0.1, 1: 0.1})
+    for at, rank in ((0, hosts[0].ranks[0]), (1, hosts[0].ranks[1]), (0, hosts[1].ranks[0])):
+        host = hosts[1] if rank is hosts[1].ranks[0] else hosts[0]
+        host.state.packet(at, rank.packet(rank.comm("AllReduce", 1_000)), host.now_ns)
+    for _ in range(12):
+        for host in hosts:
+            host.wait(5.0)
+    (order,) = hosts[0].store.orders
+    assert (order.why, order.suspects) == ("stall", True)
+    assert [at for at, _ in hosts[1].asked] == [1]
 
 
 def test_what_is_still_slow_is_profiled_once_in_a_while() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -38,8 +39,15 @@ def test_a_request_and_its_reply_arrive_as_they_were_sent() -> None:
 
 
 def test_an_order_in_a_job_folder_is_read_as_it_was_written() -> None:
+    with_suspects = replace(ORDER, suspects=True)
     assert decode_order(encode_order(ORDER)) == ORDER
+    assert decode_order(encode_order(with_suspects)) == with_suspects
     assert order_name("w-100") == "control/profile-w-100.json"
+
+
+def test_an_order_of_an_earlier_version_asks_for_no_suspects() -> None:
+    before = {key: value for key, value in asdict(ORDER).items() if key != "suspects"}
+    assert decode_order(json.dumps(before).encode()) == ORDER
 
 
 @pytest.mark.parametrize(

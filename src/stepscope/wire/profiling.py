@@ -43,6 +43,8 @@ class ProfileOrder:
     why: Why
     asked_ns: int
     """Wall-clock time of the request."""
+    suspects: bool = False
+    """Whether each host adds those of its ranks for which others seem to wait."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def decode_order(data: bytes) -> ProfileOrder:
             seconds=float(asked["seconds"]),
             why=_why(asked["why"]),
             asked_ns=_whole(asked["asked_ns"]),
+            suspects=asked.get("suspects", False) is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError("not an order to profile some steps") from error

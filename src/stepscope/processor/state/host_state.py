@@ -141,7 +141,7 @@ class HostState:
                 out.append(self._stalled(producer.hello.job))
             out += self._report_overdue(producer, now_ns)
         for producer in [*self.producers.values(), *self._leaving]:
-            out += joining.joined_rows(producer, now_ns)
+            out += self._noted(producer, joining.joined_rows(producer, now_ns))
         for job, sums in self._sums.items():
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
         if self.windows is not None:
@@ -366,7 +366,7 @@ class HostState:
             if producer.tracker.sequence is not None:
                 yield from self._release(producer)
         else:
-            yield from observed.finished(producer, kinds, records)
+            yield from self._noted(producer, observed.finished(producer, kinds, records))
         if steps:
             yield Append(producer.hello.job, "steps", observed.step_rows(producer, steps))
             if self.windows is not None:
@@ -429,7 +429,14 @@ class HostState:
                 yield from observed.native(producer, producer.with_ordinals(together))
             return
         for kinds, records in held:
-            yield from observed.finished(producer, kinds, records)
+            yield from self._noted(producer, observed.finished(producer, kinds, records))
+
+    def _noted(self, producer: Producer, rows: Iterable[Append]) -> Iterator[Append]:
+        """Passes rows on, and has operators noted that have ended."""
+        for one in rows:
+            if one.table == "comm_ops" and self.windows is not None:
+                self.windows.communicated(producer, one.rows)
+            yield one
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Updates the list of outstanding operators; returns it if it changed."""

@@ -40,8 +40,8 @@ MOST_RANKS = 1_024
 """Jobs with more profile a sample. Our choice: with fewer ranks all are profiled, as EROICA does
 with thousands."""
 PEERS = 256
-"""Ranks drawn at random in larger jobs, beside those of the host that detected (KAIR, section
-III-A: suspects "and a random subset of their peers"). Our choice."""
+"""Ranks drawn at random in larger jobs, beside those of the host that detected and those that each
+host suspects (KAIR, section III-A: suspects "and a random subset of their peers"). Our choice."""
 FOLDER_POLL_SECONDS, BUCKET_POLL_SECONDS = 1.0, 2.0
 """Listing `control/` is 0.1 ms of work in a folder, and a request to a bucket (measured)."""
 RANKS_PER_POLL_SECOND = 8_192

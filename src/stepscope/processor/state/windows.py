@@ -7,10 +7,12 @@ What is decided goes out as instructions: write an order, ask these ranks, note 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
+
+import numpy as np
 
 from stepscope.processor.instructions import (
     Instruction,
@@ -20,10 +22,13 @@ from stepscope.processor.instructions import (
     RankProfiled,
     WriteOrder,
 )
+from stepscope.processor.records.normalise import Rows
 from stepscope.processor.state import orders, profiling
-from stepscope.processor.state.orders import Orders, Timing
+from stepscope.processor.state.orders import MOST_RANKS, Orders, Timing
+from stepscope.processor.state.own_time import OwnTime
 from stepscope.processor.state.pace import Pace
 from stepscope.processor.state.steps import Step
+from stepscope.window import NULL, Ints
 from stepscope.wire.profiling import ProfileOrder, Why
 
 if TYPE_CHECKING:
@@ -78,6 +83,8 @@ class _Asked:
 class _Job:
     pace: Pace = field(default_factory=Pace)
     orders: Orders = field(default_factory=Orders)
+    own_times: dict[int, OwnTime] = field(default_factory=dict)
+    """Of each rank here, in jobs of which a window profiles a sample."""
     wanted: Why | None = None
     wanted_s: float = 0.0
     written_s: float = -WRITING_SECONDS
@@ -106,11 +113,20 @@ class Windows:
         job = self._job(producer.hello.job)
         if job.pace.add(producer.rank, producer.offset_ns, steps) is not None:
             self._want(job, "degradation")
+        if (own := self._own_time(producer)) is not None:
+            own.stepped(steps, producer.offset_ns)
+
+    def communicated(self, producer: Producer, rows: Rows) -> None:
+        """A rank's operators have ended: rows of `comm_ops`."""
+        own = self._own_time(producer)
+        if own is not None:
+            own.communicated(_times(rows["start_ns"]), _times(rows["end_ns"]))
 
     def left(self, producer: Producer) -> None:
         """A rank has disconnected."""
         if producer.hello.job in self._jobs and not producer.is_native:
             self._jobs[producer.hello.job].pace.leave(producer.rank)
+            self._jobs[producer.hello.job].own_times.pop(producer.rank, None)
 
     def listed(self, job: str, new: Iterable[ProfileOrder], listed_s: float) -> None:
         """Takes what is new in a job's folder of orders, and when that was listed."""
@@ -146,6 +162,12 @@ class Windows:
 
     def _job(self, name: str) -> _Job:
         return self._jobs.setdefault(name, _Job())
+
+    def _own_time(self, producer: Producer) -> OwnTime | None:
+        """Of a rank; None where all ranks are profiled, and so nobody asks for suspects."""
+        if producer.identity.world_size <= MOST_RANKS:
+            return None
+        return self._job(producer.hello.job).own_times.setdefault(producer.rank, OwnTime())
 
     def _want(self, job: _Job, why: Why) -> None:
         if self._automatic and job.wanted is None:
@@ -184,7 +206,10 @@ class Windows:
         job.written_s = self._clock()
         chosen = orders.ranks_to_profile(world_size, here, f"{name} {now.step}")
         where = now if why == "degradation" else None
-        yield WriteOrder(name, orders.order(why, where, timing, self._host, chosen, now_ns))
+        order = orders.order(why, where, timing, self._host, chosen, now_ns)
+        # if most ranks here are, what became slower is this host, or what all ranks do
+        some = len(_suspects(job, why, ranks)) <= len(ranks) / 2
+        yield WriteOrder(name, replace(order, suspects=bool(chosen) and some))
 
     def _may_write(self, job: _Job, why: Why, step: int, now_ns: int) -> bool:
         recently = self._clock() - job.written_s < WRITING_SECONDS
@@ -209,6 +234,7 @@ class Windows:
         for one in decided:
             order = one.order
             wanted = {p.rank for p in ranks if not order.ranks or p.rank in order.ranks}
+            wanted |= _suspects(job, order.why, ranks) if order.suspects else set()
             if one.fate == "late":
                 if now_ns - order.asked_ns < LATE_SECONDS * 1e9:
                     self._await(job, order, wanted, TOO_LATE)
@@ -220,6 +246,8 @@ class Windows:
             self._await(job, order, wanted, NO_REPLY)
             if order.first_step >= 0:
                 job.pace.leave_out(order.first_step, order.last_step)
+                for own in job.own_times.values():
+                    own.restart()
             requests = profiling.requests_for(
                 state, name, order.first_step, order.last_step, wanted, order.seconds,
                 order.window, folder,
@@ -261,6 +289,18 @@ class Windows:
             for rank in sorted(asked.ranks):
                 trouble = asked.trouble if rank in live or asked.trouble == TOO_LATE else GONE
                 yield NotProfiled(name, self._host, rank, asked.order, trouble)
+
+
+def _times(column: Sequence[int | None] | Ints) -> Ints:
+    return np.array([NULL if one is None else one for one in column], np.int64)
+
+
+def _suspects(job: _Job, why: Why, ranks: Sequence[Producer]) -> set[int]:
+    """Ranks here that others probably wait for: of a job that became slower those whose own time
+    did, of one that stands still those that are not in communication."""
+    if why == "degradation":
+        return {rank for rank, own in job.own_times.items() if own.has_risen}
+    return {one.rank for one in ranks if one.has_calls and not one.open_ops}
 
 
 def _steps_before(job: _Job, order: ProfileOrder) -> int:
