@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose import run
+from stepscope.diagnose import search
 from stepscope.diagnose.method import Detector
 
 
@@ -12,8 +12,8 @@ from stepscope.diagnose.method import Detector
 def errors_are_raised(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Users are spared a method's error, tests are not, except those about that."""
 
-    def raised(search: object, detector: Detector, error: Exception) -> None:
+    def raised(searched: object, detector: Detector, error: Exception) -> None:
         raise error
 
     if request.module.__name__ != "tests.diagnose.test_faults":
-        monkeypatch.setattr(run._Search, "_survive", raised)
+        monkeypatch.setattr(search.Search, "_survive", raised)
