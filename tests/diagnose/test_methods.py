@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.cli import main
 from stepscope.diagnose.method import Detector, Explanation, Needs
-from stepscope.diagnose.registry import DETECTORS, EXPLANATIONS, PUBLISHED, chosen, listed
+from stepscope.diagnose.registry import DETECTORS, EXPLANATIONS, PUBLISHED, chosen, listed, tables
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.settings import Settings
 from stepscope.errors import UsageError
@@ -49,6 +49,24 @@ def test_one_method_alone_runs_no_other() -> None:
     assert diagnose(job, alone("hang")).verdicts == ()
     both = diagnose(job, alone("default", "argus-l1-published"))
     assert both.verdicts == diagnose(job).verdicts
+
+
+def test_published_forms_alone_say_what_they_find_and_nothing_is_added() -> None:
+    job = a_job(ranks=16, faults=[SLOW])
+    (verdict,) = diagnose(job, alone("argus-l2-published")).verdicts
+    assert {one.method for one in verdict.evidence} == {"argus-l2-published"}
+    assert not verdict.agreement
+    both = diagnose(job, alone("argus-l2-published", "argus-l2")).verdicts[0]
+    assert len(both.evidence) > 1
+
+
+def test_of_a_job_folder_only_the_tables_are_read_that_all_chosen_methods_say_they_use() -> None:
+    assert tables(("holmes-published",)) == {"steps", "comm_ops", "transfers"}
+    assert tables(("holmes-published", "kair-published")) is None, "the second may use any"
+    assert tables(("holmes-published", "default")) is None
+    assert tables(()) is None
+    with pytest.raises(UsageError):
+        tables(("no-such-method",))
 
 
 def test_what_a_method_lacks_is_reported_from_its_needs() -> None:

@@ -229,16 +229,17 @@ def _diagnose_once(
         from stepscope.diagnose.expected import NOTHING
         from stepscope.diagnose.settings import Settings
 
+        used = None
         if methods:
-            from stepscope.diagnose.registry import chosen
+            from stepscope.diagnose.registry import tables
 
-            chosen(methods)  # a wrong name is reported before minutes of reading
+            used = tables(methods)  # a wrong name is reported before minutes of reading
         known = NOTHING
         if expected is not None:
             from stepscope.cli.baseline import read_expected
 
             known = read_expected(expected)
-        watch = Watch(source, topology=topology)
+        watch = Watch(source, topology=topology, tables=used)
         with progress(f"diagnosing {source}"):
             return watch.look_once(Settings(methods=methods, explain=explain, expected=known))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,11 +56,13 @@ class Watch:
     """
 
     def __init__(
-        self, source: str, history: History | None = None, topology: Path | None = None
-    ) -> None:
-        """With a history, older rows are dropped, so that a long job can be followed."""
+        self, source: str, history: History | None = None, topology: Path | None = None,
+        tables: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        """With a history, older rows are dropped, so that a long job can be followed; with tables,
+        only these are read of a job folder."""
         self.source = source
-        opened = open_source(source, history)
+        opened = open_source(source, history, tables)
         self._is_recording = isinstance(opened, Recording)
         self._reader = opened if topology is None else Placed(opened, topology)
         self._diagnosed_version = -1

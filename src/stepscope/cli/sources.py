@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -51,10 +51,13 @@ class Recording:
         return self.window
 
 
-def open_source(source: str, history: History | None = None) -> Source:
+def open_source(
+    source: str, history: History | None = None, tables: Collection[str] | None = None
+) -> Source:
     """Opens a source. Traces and dumps are read now, a job folder on `refresh` or `read`.
 
-    With a `history`, a job folder keeps only that many rows in memory.
+    With a `history`, a job folder keeps only that many rows in memory; with `tables`, only these
+    are read of it.
 
     Raises:
         SourceError: the source is a recording that cannot be read, or not a known kind of source.
@@ -62,7 +65,7 @@ def open_source(source: str, history: History | None = None) -> Source:
     """
     # importing numpy starts one OpenBLAS thread per core; nothing here uses them
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return read_recording(source) or _job(source, history)
+    return read_recording(source) or _job(source, history, tables)
 
 
 def open_window(source: str) -> tuple[Window, list[str]]:
@@ -94,12 +97,13 @@ def read_recording(source: str) -> Recording | None:
     return None if reader is None else reader(path)
 
 
-def _job(source: str, history: History | None) -> Source:
+def _job(source: str, history: History | None, tables: Collection[str] | None) -> Source:
     from stepscope.store.reader import JobReader
+    from stepscope.trace import TABLES
 
-    path = Path(source)
+    path, wanted = Path(source), tuple(TABLES) if tables is None else tables
     if "://" in source or not _exists(path):
-        return JobReader(source, history)
+        return JobReader(source, history, wanted)
     if path.is_file():
         raise SourceError(
             f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; to diagnose "
@@ -110,7 +114,7 @@ def _job(source: str, history: History | None) -> Source:
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
             f"*.json.gz), no Flight Recorder dumps; it contains {names}"
         )
-    return JobReader(source, history)
+    return JobReader(source, history, wanted)
 
 
 def _listed(path: Path) -> str:

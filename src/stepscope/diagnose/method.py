@@ -35,10 +35,21 @@ class Needs:
 
     wanted: tuple[str, ...]
     ranks: int
+    also: tuple[str, ...] | None
+    """All other tables that it uses where they are there; None: it may use any."""
 
-    def __init__(self, *wanted: str, ranks: int = 1) -> None:
+    def __init__(self, *wanted: str, ranks: int = 1, also: tuple[str, ...] | None = None) -> None:
         object.__setattr__(self, "wanted", wanted)
         object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "also", also)
+
+    @property
+    def tables(self) -> frozenset[str] | None:
+        """All tables that a method with these needs uses; None: any."""
+        if self.also is None:
+            return None
+        named = (re.split("[.:]", one)[0] for each in self.wanted for one in each.split("|"))
+        return frozenset((*named, *self.also))
 
     def missing(self, window: Window) -> str | None:
         """Why a method with these needs cannot run; None where it can."""

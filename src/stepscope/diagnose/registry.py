@@ -209,6 +209,17 @@ def _named(name: str) -> Sequence[Detector]:
     return [one for one in foreign if isinstance(one, Detector)]
 
 
+def are_published(detectors: Sequence[Detector]) -> bool:
+    """Whether only published forms were chosen: nothing is added to what they find."""
+    return all(one in PUBLISHED for one in detectors)
+
+
+def tables(names: Sequence[str]) -> frozenset[str] | None:
+    """The only tables that a diagnosis by these methods reads; None: all."""
+    used = [one.needs.tables if one in PUBLISHED else None for one in chosen(names)]
+    return None if None in used else frozenset().union(*(one for one in used if one is not None))
+
+
 def explanations(names: Sequence[str]) -> tuple[Explanation, ...]:
     """All explanations; those of other packages come first where they are named."""
     wanted = set(names) - {DEFAULT} - {one.name for one in (*DETECTORS, *PUBLISHED)}

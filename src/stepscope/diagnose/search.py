@@ -124,6 +124,11 @@ class Search:
         self._unexplained()
         self.blamed = as_suspects(self.recorded, self.blamed)
 
+    def look_as_published(self) -> None:
+        """Asks only methods that belong to no stage."""
+        self._others()
+        self.blamed = as_suspects(self.recorded, self.blamed)
+
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""
         found = [one for detector in registry.SLOW_RANKS for one in self._ask(detector, Slowdown)]
@@ -134,6 +139,8 @@ class Search:
                         if not kept]  # fmt: skip
         slow = [one for one, kept in zip(chosen.kept, allowed, strict=True) if kept]
         suspects = _suspects(slow)
+        if not suspects:
+            return np.zeros(len(self.job.line.steps))
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again

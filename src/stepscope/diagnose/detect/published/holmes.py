@@ -55,7 +55,7 @@ class HolmesPublished:
     """The device that irregular steps go back to by algorithm 1, as published."""
 
     name = "holmes-published"
-    needs = Needs("comm_ops.end_ns", ranks=2)
+    needs = Needs("comm_ops.end_ns", ranks=2, also=("steps", "transfers"))
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
         yield from located(job, by_rule, self.name)

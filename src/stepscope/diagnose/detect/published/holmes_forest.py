@@ -32,7 +32,7 @@ class HolmesForestPublished:
     forest judges operators."""
 
     name = "holmes-forest-published"
-    needs = Needs("comm_ops.end_ns", ranks=2)
+    needs = Needs("comm_ops.end_ns", ranks=2, also=("steps", "transfers"))
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
         yield from located(job, by_forest, self.name)
