@@ -22,7 +22,7 @@ from tests.report.samples import SAMPLES
 class JobReader:
     """Yields sample names where the real one yields windows."""
 
-    def __init__(self, source: str, *_: object) -> None:
+    def __init__(self, source: str, *_others: object) -> None:
         kind, _, rest = source.partition(":")
         self._kind, self._rest, self.problems = kind, rest, ["1 file\nwas left out"]
         self._names = iter(rest.split(","))

@@ -61,7 +61,7 @@ def test_published_forms_alone_say_what_they_find_and_nothing_is_added() -> None
 
 
 def test_of_a_job_folder_only_the_tables_are_read_that_all_chosen_methods_say_they_use() -> None:
-    assert tables(("holmes-published",)) == {"steps", "comm_ops", "transfers"}
+    assert tables(("holmes-published",)) == frozenset({"steps", "comm_ops", "transfers"})
     assert tables(("holmes-published", "kair-published")) is None, "the second may use any"
     assert tables(("holmes-published", "default")) is None
     assert tables(()) is None
