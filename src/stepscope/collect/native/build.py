@@ -27,7 +27,9 @@ NATIVE_VARIABLE = "STEPSCOPE_NATIVE"
 """`0`: load and compile no library."""
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "operators.cpp"
-HEADERS = tuple(FOLDER / name for name in ("faults.hpp", "last_words.hpp", "shared.hpp"))
+HEADERS = tuple(
+    FOLDER / name for name in ("faults.hpp", "last_words.hpp", "recorder.hpp", "shared.hpp")
+)
 
 _COMPILERS = ("c++", "g++", "clang++")
 _STANDARDS = ("-std=c++20", "-std=c++17")
