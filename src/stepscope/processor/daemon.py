@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -48,6 +47,7 @@ from stepscope.processor.instructions import (
     Watch,
     WriteOrder,
 )
+from stepscope.processor.places import JobPlaces
 from stepscope.processor.profiling.profiles import Profiles
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.reporting.reporter import Reporting
@@ -65,7 +65,6 @@ from stepscope.processor.sockets.polling import (
 )
 from stepscope.processor.state.fragments import with_devices
 from stepscope.processor.state.host_state import HostState
-from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.stalls import Stalls
 from stepscope.processor.state.windows import Windows as ProfileWindows
 from stepscope.trace import Host
@@ -105,8 +104,12 @@ class Processor:
         self._followers = Followers()
         self._jobs = JobFolders(self._host, settings, self._followers.notify)
         self._profiles = Profiles(self._host, settings, self._store, self._jobs.folders)
-        self._state = HostState(self._connections.is_live, self._profile_windows())
         self._watcher = OutsideWatcher(self._host, settings, self._store)
+        self._places = JobPlaces(self._profiles, self._watcher)
+        windows = ProfileWindows(
+            self._host, self._places, time.monotonic, automatic=settings.profile
+        )
+        self._state = HostState(self._connections.is_live, windows)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
@@ -132,21 +135,6 @@ class Processor:
             self._state.jobs, self._jobs.record, self._jobs.hurry, self._watcher.leave_counters
         )
         return Windows(self._host, len(self._watcher.gpus), wanted, sink)
-
-    def _profile_windows(self) -> ProfileWindows:
-        return ProfileWindows(self._host, self, time.monotonic, automatic=self._settings.profile)
-
-    def timing(self, job: str, world_size: int) -> Timing:
-        """How long orders of a job take to reach all of its hosts."""
-        return Timing.of(is_local=self._profiles.is_local(job), world_size=world_size)
-
-    def folder(self, job: str) -> Path | None:
-        """Where ranks of a job write traces."""
-        return self._profiles.folder(job)
-
-    def held_up(self) -> frozenset[int]:
-        """Processes that a quota stops for much of the time."""
-        return self._watcher.held_up
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
@@ -239,7 +227,7 @@ class Processor:
         self._reporting.turn()
 
     def _read_orders(self) -> None:
-        polls = {job: self.timing(job, self._state.world_size(job)).poll_s
+        polls = {job: self._places.timing(job, self._state.world_size(job)).poll_s
                  for job in self._state.jobs()}  # fmt: skip
         for listed in self._profiles.turn(polls):
             self._state.orders_listed(listed.job, listed.new, listed.began_s)
