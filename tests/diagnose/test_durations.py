@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.diagnose.prepare.durations import laid_out
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import Host, Job
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import NULL, Strings, Table, Window
 
 from .jobs import MS, Fault, a_job, a_table
@@ -134,3 +134,28 @@ def test_partners_that_wait_in_no_phase_are_no_culprits_beside_the_rank_they_wai
 def test_a_rank_that_takes_longer_in_no_phase_than_any_other_in_its_phases_is_one() -> None:
     (one,) = diagnose(a_job_with_partners(late_ms=0, gap_ms=80)).verdicts
     assert one.ranks == (0,)
+
+
+def ahead(load_ms: float) -> Window:
+    """A host that loads while its device computes, in a log of durations."""
+    random, steps, phases = np.random.default_rng(2), [], []
+    names = DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER
+    for step in range(60):
+        spent = random.normal([load_ms, 100, 200, 20], [2, 1, 1, 0.1], (8, 4))
+        for rank in range(8):
+            took = [*zip(names, spent[rank], strict=True), ("all_reduce", 30)]
+            phases += [(rank, step, name, int(ms * MS)) for name, ms in took]
+            steps.append((rank, step, int(430 * MS)))
+    groups = (ProcessGroup("dp-0", "dp", tuple(range(8))),)
+    return Window(Job("ahead", 8, groups=groups), {
+        "steps": a_table("rank step duration_ns", steps),
+        "phases": a_table("rank step phase duration_ns", phases),
+    })  # fmt: skip
+
+
+def test_what_a_host_loads_beside_its_device_is_not_known_to_be_waited_for() -> None:
+    found = diagnose(ahead(300))
+    assert found.verdicts == ()
+    assert ("phase data-load", "beside other phases, at unknown times") in {
+        (note.method, note.why) for note in found.skipped
+    }

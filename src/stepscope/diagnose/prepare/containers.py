@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.communication import loads
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints, Mask, Table, numbered, union
 
@@ -116,6 +117,18 @@ def contained(phases: Table, steps: Table | None) -> Contained | None:
         ~phases.strings("phase").equals(*dropped), None if whole is None else names[whole],
         named(steps_alike), named((*steps_alike, *pieces)), named(left), named(apart),
     )  # fmt: skip
+
+
+def loading_beside(phases: Table, steps: Table | None) -> tuple[str, ...]:
+    """The loading that runs beside other phases, at times that nobody recorded: all phases together
+    last longer than the step, and the others do not."""
+    known = None if steps is None else _lengths(phases, steps)
+    if known is None or not _is_longer(known):
+        return ()
+    loading = [at for at, name in enumerate(known.names) if loads(name)]
+    others = [at for at in range(len(known.names)) if at not in loading]
+    longer = _is_longer(replace(known, lasted=known.lasted[others]))
+    return () if longer else tuple(known.names[at] for at in loading)
 
 
 def _lengths(phases: Table, steps: Table | None) -> _Lengths | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.communication import loads
-from stepscope.diagnose.prepare.containers import contained
+from stepscope.diagnose.prepare.containers import contained, loading_beside
 from stepscope.diagnose.prepare.totals import without_totals
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, union
@@ -95,8 +95,10 @@ def _without_containers(tables: dict[str, Table], untimed: list[str]) -> list[Sk
     phases, steps = tables["phases"], tables.get("steps")
     found = contained(phases, steps)
     if found is None:
-        tables["phases"], totals = without_totals(phases, steps)
-        return _skipped(totals)
+        phases, totals = without_totals(phases, steps)
+        beside = loading_beside(phases, steps)
+        tables["phases"] = phases.take(~phases.strings("phase").equals(*beside))
+        return _skipped(totals) + _skipped(beside, "beside other phases, at unknown times")
     apart = phases.strings("phase").equals(*found.apart).astype(np.int64)
     tables["phases"] = phases.with_column(APART, apart).take(found.rows)
     if found.step is not None:
