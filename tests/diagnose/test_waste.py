@@ -231,6 +231,23 @@ def test_two_slow_loaders_are_not_the_loading_of_all() -> None:
     assert all(one.ranks for one in verdicts(one_after_the_other(others_ms=0)))
 
 
+@pytest.mark.parametrize(("batches", "all_of_them"), [(5, True), (1, False)])
+def test_loaders_with_nothing_ahead_yet_show_whether_they_keep_up(
+    batches: int, all_of_them: bool
+) -> None:
+    """Two of them lead, and the others' catch up; for the first batch all wait in any job."""
+
+    def late(own: Floats) -> Floats:
+        own[0, :, :batches] += 30e6
+        for step in range(own.shape[2]):
+            own[0, 1 if step // 14 % 2 else 6, step] += 40e6
+        return own
+
+    found = verdicts(a_job(8, noise=0.02, edit=late, stacks=False))
+    said = [one.summary for one in found if not one.ranks]
+    assert any("waiting for the data of one of them" in one for one in said) == all_of_them
+
+
 def test_ranks_of_one_host_that_wait_for_data_in_turns_are_the_host() -> None:
     def late(own: Floats) -> Floats:
         random = np.random.default_rng(3)

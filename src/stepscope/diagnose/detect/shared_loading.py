@@ -62,6 +62,8 @@ longest does if it loads for half as long; as `account.waste`. Measured on real 
 NOW_AND_THEN = 0.05
 """Of the steps in which a rank must wait, and in two at least: once is a hiccup. Where all take
 turns any notable wait counts: who was behind for longest depends on chance. Our choice."""
+TWICE = 2
+"""Waits that are no hiccup. Our choice."""
 MOST_RANKS = 0.75
 """Of those that load, or of a host's. Our simulator, as `decide.join.WHOLE`."""
 MOST_AGAIN = 2 / 3
@@ -179,16 +181,27 @@ def _in_turns(job: Observed, phase: str, own: Floats, rows: Ints, part: waste.St
     nobody, inside = np.zeros(0, np.int64), slice(part.first, part.stop)
     longest = np.fmax.reduce(own[rows, inside], axis=0, initial=np.nan)
     usual = stats.median(longest[np.isfinite(longest)])
-    lasted, least = _lasted(job, phase)[rows, inside], max(NOW_AND_THEN * longest.size, 2)
+    lasted, least = _lasted(job, phase)[rows, inside], max(NOW_AND_THEN * longest.size, TWICE)
     waits = rows[(lasted >= ALIKE * usual).sum(axis=1) >= least]
     left = _is_left(own[rows, inside])
     for of_host in (np.intersect1d(host, rows) for host in job.host_rows):
         if of_host.size < rows.size and np.isin(waits, of_host).all() and waits.size:
             whole = waits.size >= max(MOST_RANKS * of_host.size, 2)
             return of_host if left and whole else nobody
-    notable = lasted >= ORDINARY * job.line.job_period_ns[inside]
-    all_wait = left and (notable.sum(axis=1) >= least).sum() >= MOST_RANKS * rows.size
+    seen = _seen_to_wait(job, phase, rows, part, least)
+    all_wait = left and seen.sum() >= MOST_RANKS * rows.size
     return rows if all_wait or _by_chance(own[rows, inside]) else nobody
+
+
+def _seen_to_wait(job: Observed, phase: str, rows: Ints, part: waste.Stretch, least: float) -> Mask:
+    """Which ranks wait notably for their loaders, in so many steps of the stretch, or twice in the
+    warm-up after the first batch, if it lies before the stretch: until one of them falls behind,
+    loaders with nothing fetched ahead show whether they keep up."""
+    notable = _lasted(job, phase)[rows] >= ORDINARY * job.line.job_period_ns
+    waits = notable[:, part.first : part.stop].sum(axis=1) >= least
+    if part.first <= job.line.warm_up:
+        waits |= notable[:, 1 : part.first].sum(axis=1) >= TWICE
+    return np.asarray(waits)
 
 
 def _is_left(own: Floats) -> bool:
