@@ -11,7 +11,7 @@ import pytest
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, WEIGHT, Host, Job, ProcessGroup
 from stepscope.window import Window
 
 from .jobs import MS, START, a_table
@@ -24,10 +24,13 @@ BY_REPLICAS = (Host("a", (0, 2, 4, 6)), Host("b", (1, 3, 5, 7)))
 
 
 def piped(
-    levels: Sequence[float], hosts: tuple[Host, ...], updates: Sequence[float] = ()
+    levels: Sequence[float],
+    hosts: tuple[Host, ...],
+    updates: Sequence[float] = (),
+    weights: Sequence[float] = (),
 ) -> Window:
     """Two pipelines of four stages, whose work is so many times 30 ms per microbatch, and whose
-    optimizer takes so many times 8 ms, if any."""
+    optimizer takes so many times 8 ms, and pass for weights so many times 15 ms, if any."""
     random = np.random.default_rng(4)
     rows, steps, now = [], [], START
     length = 3 * BATCHES * 30 * MS
@@ -40,6 +43,10 @@ def piped(
                 for phase, took in zip((FORWARD, BACKWARD), work[rank, batch], strict=True):
                     rows.append((rank, step, phase, batch, at, int(took)))
                     at += int(took)
+                if weights:
+                    took = int(weights[rank // REPLICAS] * 15 * MS)
+                    rows.append((rank, step, WEIGHT, batch, at, took))
+                    at += took
             if updates:
                 took = int(updates[rank // REPLICAS] * 8 * MS)
                 rows.append((rank, step, OPTIMIZER, 0, at, took))
@@ -117,6 +124,18 @@ def test_all_heavy_stages_are_named_and_not_only_the_heaviest() -> None:
     found = verdict([1, 2, 1, 2.02], BY_STAGES)
     assert (found.cause, found.ranks) == ("load_imbalance", (2, 3, 6, 7))
     assert "stages 1 and 3 have 2.0x the work" in found.summary
+
+
+def test_a_stage_that_waits_for_a_heavier_one_is_not_named_beside_it() -> None:
+    found = verdict([1, 2, 1, 1.6], BY_STAGES)
+    assert (found.cause, found.ranks) == ("load_imbalance", (2, 3))
+
+
+def test_the_pass_for_weights_is_work_as_well() -> None:
+    """The loss makes both other passes of the last stage longer, but it has few weights."""
+    window = piped([1, 1.5, 1, 1.45], BY_REPLICAS, weights=[1, 1.5, 1, 1])
+    (found,) = diagnose(window).verdicts
+    assert (found.cause, found.ranks) == ("load_imbalance", (2, 3))
 
 
 def test_stages_that_are_just_one_host_may_be_a_slow_host() -> None:

@@ -26,7 +26,7 @@ from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, is_whole
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED, is_staged
-from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER, WEIGHT
 from stepscope.window import Floats, Ints
 
 
@@ -43,6 +43,8 @@ def work(job: Observed) -> Work | None:
     skip, passes = job.line.warm_up, two_passes(job)
     lasted = job.line.job_period_ns[skip:]
     own = together_in_passes(job) if passes is None else passes[0] + passes[1]
+    if own is not None and passes is not None and WEIGHT in job.own.phases:
+        own = own + job.own.of(WEIGHT)
     if own is None and KERNELS in job.own.phases:
         own = job.own.of(KERNELS)
     if own is not None:
@@ -81,7 +83,7 @@ def hidden_passes(job: Observed, whole: bool = False) -> Floats | None:
         whole: those of a whole step count as well.
     """
     rows = phase_rows(job.window, job.line) if job.own.hidden else None
-    names = sorted(job.own.hidden_phases & rows.passes) if rows is not None else []
+    names = sorted(job.own.hidden_phases & {*rows.passes, WEIGHT}) if rows is not None else []
     if rows is None or not names:
         return None
     if not whole and (rows.names.equals(*names) & is_whole(rows)).any():

@@ -150,11 +150,14 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
 
 
 def _heavy(levels: Floats) -> Ints:
-    """The stages above the widest gap between levels, at most half of all."""
+    """The stages above the widest gap between levels, at most half of all, for which all others
+    wait: a stage that is lighter than the heaviest by more than is ordinary waits for it as well,
+    as one with the loss does for one with too many layers."""
     order = np.argsort(-levels, kind="stable")
     ordered = np.maximum(levels[order], 1.0)
     gaps = ordered[:-1] / ordered[1:]
-    return np.sort(order[: 1 + int(gaps[: max(levels.size // 2, 1)].argmax())])
+    above = 1 + int(gaps[: max(levels.size // 2, 1)].argmax())
+    return np.sort(order[:above][ordered[:above] * (1 + UNEVEN) >= ordered[0]])
 
 
 def _of_rank(job: Observed, row: int, ratio: float) -> str | None:
