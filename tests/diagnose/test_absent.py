@@ -11,10 +11,10 @@ from stepscope.diagnose.run import diagnose
 from stepscope.report.html import render_html
 from stepscope.report.json import to_json
 from stepscope.report.text import render_text
-from stepscope.trace import DATA_LOAD
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER, Job, ProcessGroup
 from stepscope.window import Window
 
-from .jobs import START, Fault, a_job, a_table
+from .jobs import MS, START, Fault, a_job, a_table
 
 ALL = (0, 1, 2, 3)
 LAST = "the last one to arrive may not have been recorded"
@@ -65,6 +65,29 @@ def test_what_all_recorded_ranks_do_is_said_of_these() -> None:
     (verdict,) = diagnosis.accused
     assert verdict.summary.startswith("all recorded ranks spend")
     assert diagnosis.candidates[0].who == "all recorded ranks"
+
+
+@pytest.mark.parametrize(("world", "outcome"), [(8, "unknown"), (4, "healthy")])
+def test_a_gap_that_all_recorded_ranks_have_may_be_waiting_for_another(
+    world: int, outcome: str
+) -> None:
+    """Before the optimizer all wait for a norm to which every rank of the job adds its part."""
+    random, steps, phases = np.random.default_rng(3), [], []
+    for step in range(60):
+        for rank in ALL:
+            at = START + step * 125 * MS
+            steps.append((rank, step, at, 125 * MS))
+            for name, begin, ms in ((FORWARD, 0, 30), (BACKWARD, 30, 50), (OPTIMIZER, 119, 5)):
+                took = int(ms * random.normal(1, 0.01) * MS)
+                phases.append((rank, step, name, at + begin * MS, took))
+    job = Job("absent", world, groups=(ProcessGroup("dp-0", "dp", tuple(range(world))),),
+              recorded_ranks=None if world == 4 else ALL)  # fmt: skip
+    diagnosis = diagnose(Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns", phases),
+    }))  # fmt: skip
+    assert (diagnosis.outcome, diagnosis.verdicts) == (outcome, ())
+    assert ("in no phase" in diagnosis.unaccounted) == (outcome == "unknown")
 
 
 def test_reports_say_which_ranks_were_recorded() -> None:

@@ -10,6 +10,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from stepscope.diagnose.account.absent import unrecorded_ranks
+from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.decide.cost import connects
 from stepscope.diagnose.decide.unseen import waiting_for_absent
 from stepscope.diagnose.detect import desync
@@ -19,7 +21,9 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.shown import Ledger
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.views.own_time import OBSERVED
 from stepscope.diagnose.views.timeline import LEAST_FASTER
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.diagnose.words.numbers import percent
 
 FEW_STEPS = 10
@@ -36,8 +40,8 @@ OF_KERNELS = ", and kernels alone do not show how long a step takes"
 def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
     return (_unaccounted(job, settings) or _between_roles(job)
-            or waiting_for_absent(job, (), MOST_UNEXPLAINED) or _unexplained(job, known)
-            or _too_brief(job))  # fmt: skip
+            or waiting_for_absent(job, (), MOST_UNEXPLAINED) or _in_no_phase(job)
+            or _unexplained(job, known) or _too_brief(job))  # fmt: skip
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -100,6 +104,19 @@ def _between_roles(job: Observed) -> str:
         f"ranks of {len(job.roles)} roles wait for each other for {percent(1 - known)} of a "
         "step, and nothing recorded shows for whom"
     )
+
+
+def _in_no_phase(job: Observed) -> str:
+    """The same for a job of which some ranks were recorded, all of which spend much of each step in
+    no phase, and nothing else shows for whom or what."""
+    if not unrecorded_ranks(job) or any(job.window.table(name) is not None for name in OBSERVED):
+        return ""
+    spent = [by_all(own) for phase, own in job.own.items() if phase in (GAPS, OUTSIDE)]
+    part = stats.median(sum(spent, np.zeros(1)) / np.maximum(job.line.job_period_ns, 1.0))
+    if not part > MOST_UNEXPLAINED:
+        return ""
+    return (f"all recorded ranks spend {percent(part)} of a step in no phase, and may wait there "
+            "for ranks that were not recorded")  # fmt: skip
 
 
 def _unexplained(job: Observed, known: Ledger | None) -> str:
