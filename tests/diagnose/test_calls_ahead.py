@@ -15,9 +15,13 @@ from .jobs import MS, START, a_table
 RANKS, STEPS, LATE_HOST, SLOW = 8, 120, 5, 2
 
 
-def called(ahead: bool, slow: float = 1.0) -> Window:
+def called(ahead: bool, slow: float = 1.0, within: bool = False) -> Window:
     """Calls of one collective per step, not when it started: soon after the step began, or when its
-    data was there. The calls of one host are always last, the device of another is slow."""
+    data was there. The calls of one host are always last, the device of another is slow.
+
+    Args:
+        within: ranks wait for their gradients at the end of backward, and it was measured how long.
+    """
     random = np.random.default_rng(4)
     phases, comm, steps, now = [], [], [], START
     for step in range(STEPS):
@@ -27,10 +31,13 @@ def called(ahead: bool, slow: float = 1.0) -> Window:
         met = now + passes.sum(axis=1)
         left = int(met.max()) + 10 * MS
         for rank, (forward, backward) in enumerate(passes.tolist()):
-            phases += [(rank, step, FORWARD, now, forward, 0),
-                       (rank, step, BACKWARD, now + forward, backward, 0),
-                       (rank, step, "dp-allreduce", int(met[rank]), left - int(met[rank]), 1),
-                       (rank, step, OPTIMIZER, left, 5 * MS, 0)]  # fmt: skip
+            waits = left - int(met[rank])
+            phases += [(rank, step, FORWARD, now, forward, 0, 0),
+                       (rank, step, BACKWARD, now + forward, backward + within * waits,
+                        int(within), within * waits),
+                       (rank, step, OPTIMIZER, left, 5 * MS, 0, 0)]  # fmt: skip
+            if not within:
+                phases += [(rank, step, "dp-allreduce", int(met[rank]), waits, 1, waits)]
             early = now + MS + 20 * MS * (rank == LATE_HOST)
             comm.append((rank, step, step, early if ahead else int(met[rank])))
             steps.append((rank, step, now, left + 5 * MS - now))
@@ -41,14 +48,16 @@ def called(ahead: bool, slow: float = 1.0) -> Window:
     whole = tuple(range(RANKS))
     job = Job("ahead", RANKS, (Host("a", whole),), groups=(ProcessGroup("dp-0", "dp", whole),))
     return Window(job, {
-        "phases": a_table("rank step phase start_ns duration_ns waits", phases), "comm_ops": table,
+        "phases": a_table("rank step phase start_ns duration_ns waits wait_ns", phases),
+        "comm_ops": table,
         "steps": a_table("rank step start_ns duration_ns", steps),
     })  # fmt: skip
 
 
+@pytest.mark.parametrize("within", [True, False])
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_slow_device_is_named_whenever_hosts_call(ahead: bool) -> None:
-    diagnosis = diagnose(called(ahead, slow=1.07))
+def test_a_slow_device_is_named_whenever_hosts_call(ahead: bool, within: bool) -> None:
+    diagnosis = diagnose(called(ahead, slow=1.07, within=within))
     (verdict,) = diagnosis.verdicts
     assert verdict.ranks == (SLOW,)
     assert verdict.lost_fraction == pytest.approx(0.055, abs=0.015)

@@ -16,6 +16,7 @@ from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Strings, Window
 
 from .jobs import MS, START, a_table, put
+from .roles import GENERATE, a_job_of_roles
 
 LAYOUTS = [
     Parallelism(tp=2, pp=2), Parallelism(tp=2, pp=4, chunks=2), Parallelism(tp=2, pp=2, ep=2),
@@ -64,6 +65,12 @@ def test_a_slow_rank_is_found_where_no_groups_are_listed() -> None:
                         detail="normal")  # fmt: skip
     job = simulate(scenario).window
     assert [one.ranks for one in diagnose(unlisted(job)).verdicts] == [(5,)]
+
+
+def test_ranks_of_other_programs_that_send_to_each_other_are_no_pipeline() -> None:
+    job = unlisted(a_job_of_roles({GENERATE[3]: 1.8}))
+    assert not clean(job)[0].job.groups_of_kind("pp")
+    assert [one.ranks for one in diagnose(job).verdicts] == [(GENERATE[3],)]
 
 
 def test_a_model_parallel_group_across_stages_does_not_meet_within_a_pass() -> None:

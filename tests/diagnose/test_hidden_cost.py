@@ -21,7 +21,7 @@ from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
 from stepscope.trace import UNKNOWN_PEER, Job
-from stepscope.window import Floats, Window
+from stepscope.window import Floats, Strings, Table, Window
 
 from .jobs import Fault, a_job
 from .traces import Piece, a_trace
@@ -130,6 +130,10 @@ def test_a_device_is_as_slow_in_passes_as_where_nobody_waits(
                           peers_of=lambda row, phase: np.array([0, 2, 3]))  # fmt: skip
     one = SimpleNamespace(row=1, phases=phases, columns=slice(5, 20))
     assert device_excess_ns(job, one) == pytest.approx(excess)  # type: ignore[arg-type]
+    measured = Table({"phase": Strings.of(["backward-compute"]), "wait_ns": np.array([0])})
+    job.window = Window(Job("j", 4), {"phases": measured})
+    most = 5.0 if excess and "backward-compute" in phases else 0.0
+    assert device_excess_ns(job, one) <= most, "how long the passes wait is known"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("slowed", "costs"), [((1,), True), ((1, 2), False)])

@@ -25,7 +25,7 @@ from stepscope.diagnose.views.hidden_waits import WAIT_FREE
 from stepscope.diagnose.views.peers import replicas, stage_numbers
 from stepscope.diagnose.views.unnamed import KERNELS, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
-from stepscope.window import Floats, Ints
+from stepscope.window import NULL, Floats, Ints, Window
 
 ABOUT, BEYOND = 8, 5.0
 """Steps before and after one that show whether steps became longer there, and by how many standard
@@ -137,13 +137,14 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     Peers that wait within a pass, beside operators that run on, are in it for as long as the rank
     they wait for, so that a comparison of passes shows only where they differ. How many times as
     long the device takes is measured in phases without waiting, the optimizer among them, and the
-    last rank itself waits for nobody: of its passes it takes that part longer. 0 where it is not
-    slow within passes (it may have a larger part of the optimizer's state), and in pipelines and
-    with experts, where slow ranks wait as well.
+    last rank itself waits for nobody: of its passes it takes that part longer. Of passes whose
+    waiting was measured it is known what they take longer. 0 where it is not slow within passes (it
+    may have a larger part of the optimizer's state), and in pipelines and with experts, where slow
+    ranks wait as well.
     """
     own = job.own
     works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
-    passes = own.hidden_phases.union((FORWARD, BACKWARD))
+    passes = own.hidden_phases.union({FORWARD, BACKWARD} - _of_measured_waiting(job.window))
     slow_within = (passes.union(WAIT_FREE) - {OPTIMIZER}).intersection(one.phases)
     if OPTIMIZER not in works or not slow_within:
         return 0.0
@@ -153,6 +154,14 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
               for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
     return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
+
+
+def _of_measured_waiting(window: Window) -> frozenset[str]:
+    """Phases of which the recorder measured how long they wait: what is left is their own time."""
+    phases = window.table("phases")
+    if phases is None or not phases.has("wait_ns"):
+        return frozenset()
+    return phases.strings("phase").named(phases.ints("wait_ns") != NULL)
 
 
 def _times_as_long(job: Observed, one: Suspect, phase: str) -> float:

@@ -26,6 +26,7 @@ from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.linked import linked
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
@@ -99,9 +100,10 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
         nothing = np.zeros(len(job.line.steps))
         return Cost(nothing, lost_by(job, culprits, parts), (None,) * len(culprits))
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
-    lags = _lags(job, coupled(unrecorded_rows(job), guilty))
-    alone = len(job.window.job.groups_of_kind("pp")) == 1
     staged = is_staged(job.window)
+    held_up = [*unrecorded_rows(job), *(() if staged else _exchanging(job))]
+    lags = _lags(job, coupled(held_up, guilty))
+    alone = len(job.window.job.groups_of_kind("pp")) == 1
     blind = (alone or not _receives_known(job)) if staged else not _peers_known(job)
     limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
@@ -407,6 +409,19 @@ def _peers_known(job: Observed) -> bool:
     if not receives.any():
         return True
     return comm.has("peer") and bool((comm.ints("peer")[receives] >= 0).mean() >= CONNECTED)
+
+
+def _exchanging(job: Observed) -> list[Ints]:
+    """Rows of ranks that send to each other, as in rings of context parallelism: who waits there
+    for a slow one comes to the next collective as late as it does."""
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("peer"):
+        return []
+    sent = comm.take(comm.strings("op").equals(*POINT_TO_POINT) & (comm.ints("peer") >= 0))
+    rank, peer = sent.ints("rank"), sent.ints("peer")
+    parts = linked(rank, peer) if len(sent) else []
+    rows = (job.line.rows(np.array(part)) for part in parts)
+    return [each[each >= 0] for each in rows]
 
 
 def _of_busiest(job: Observed, savings: Savings) -> Floats:

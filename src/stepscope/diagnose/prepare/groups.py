@@ -172,13 +172,26 @@ class _Calls:
         group = sends.strings("group")
         names = {int(one): group[int(row)] or "pp" for one, row in zip(callers, at, strict=True)}
         first, sent = _first_calls(sends)
-        chains = linked(rank, peer)
+        chains = [one for one in linked(rank, peer) if self._run_one_program(one)]
         several = len({_name(one, names) for one in chains}) < len(chains)
         return [
             ProcessGroup(f"{_name(ranks, names)}{f'/{at}' if several else ''}", "pp",
                          _in_order(ranks, first, sent))
             for at, ranks in enumerate(chains)
         ]  # fmt: skip
+
+    def _run_one_program(self, ranks: Sequence[int]) -> bool:
+        """Whether all of them run some phase: stages share passes. Ranks that generate samples for
+        others which train share none with these, and wait for them as no stage does."""
+        phases = self.window.table("phases")
+        if phases is None:
+            return True
+        rank, code = phases.ints("rank"), phases.strings("phase").codes.astype(np.int64)
+        theirs = np.isin(rank, ranks) & (code >= 0)
+        wide = int(rank.max(initial=0)) + 1
+        runs = distinct(code[theirs] * wide + rank[theirs])
+        seen = distinct(runs % wide).size if runs.size else 0
+        return not seen or bool((np.bincount(runs // wide) == seen).any())
 
 
 def of_middle_step(table: Table) -> Table:

@@ -222,14 +222,19 @@ def _transfer(end: Ints, begins: Ints, last_arrival: Ints) -> Floats:
 def _calls_ahead(window: Window, line: Timeline, comm: Table) -> bool:
     """Whether the last collective of most steps is called before the backward pass has ended.
 
-    All that a step computes is there for its last collective. Only passes that are known to contain
-    no waiting count: one that waits for its gradients ends after their exchange.
+    All that a step computes is there for its last collective. Only passes of which the waiting is
+    known count, and without it, as if all of it came last: one that waits for its gradients ends
+    after their exchange.
     """
     phases = window.table("phases")
     if phases is None or not phases.has("waits") or comm.knows("start_ns"):
         return False
-    passes = phases.take(phases.strings("phase").equals(BACKWARD) & (phases.ints("waits") == 0))
-    end = passes.ints("start_ns") + passes.ints("duration_ns")
+    passes = phases.take(phases.strings("phase").equals(BACKWARD))
+    waited = np.where(passes.mask("waits"), NULL, 0)
+    if passes.has("wait_ns"):
+        waited = np.where(passes.ints("wait_ns") == NULL, waited, passes.ints("wait_ns"))
+    passes, waited = passes.take(waited != NULL), waited[waited != NULL]
+    end = passes.ints("start_ns") + passes.ints("duration_ns") - waited
     calls = comm.take(comm.strings("op").equals(*SYNCHRONIZING))
     done = _latest(line, passes, end)
     called = _latest(line, calls, calls.ints("enqueue_ns"))
