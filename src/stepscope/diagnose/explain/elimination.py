@@ -87,14 +87,18 @@ def _is_within_a_window(job: Observed, suspect: Suspect) -> bool:
 
 def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     """Whether its device does not compute longer than its peers' in any window, though the rank
-    takes longer; false where no kernels were recorded, or for longer at a time than it was slow."""
+    takes longer; false where no kernels were recorded, or for longer at a time than it was slow.
+
+    Kernels may be recorded for a part of the time only, so shares are compared, and not times.
+    """
     busy = job.device_busy
     if busy is None or suspect.excess_ns <= 0 or _is_within_a_window(job, suspect):
         return False
     peers = job.peers_of(suspect.row, suspect.phase)
-    beyond = busy[suspect.row] - stats.column_median(busy[peers[peers != suspect.row]])
-    known = beyond[np.isfinite(beyond)]
-    if not known.size:
+    usual = stats.column_median(busy[peers[peers != suspect.row]])
+    seen = np.isfinite(busy[suspect.row]) & (usual > 0)
+    if not seen.any():
         return False
-    share = suspect.excess_ns / max(job.line.typical_ns, 1.0)
-    return float(np.quantile(known, 1 - FAST)) < HALF * share
+    beyond = busy[suspect.row][seen] / usual[seen] - 1
+    work_ns = float(np.nanmedian(job.total[peers][:, job.line.warm_up :]))
+    return float(np.quantile(beyond, 1 - FAST)) * work_ns < HALF * suspect.excess_ns
