@@ -97,6 +97,23 @@ def test_a_replay_does_not_veto_what_devices_wait(monkeypatch: pytest.MonkeyPatc
     assert found.lost_fraction == pytest.approx(25 / 48, abs=0.05)
 
 
+def test_a_replay_does_not_veto_what_a_rank_takes_longer_and_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where operators were not recorded, what ranks wait in them seems to be their own work."""
+
+    def wins_nothing(self: object, savings: object) -> Floats:
+        return np.zeros(30)
+
+    monkeypatch.setattr(cost._Healing, "lost_ns", wins_nothing)
+    fault = parse_fault("gpu_slow:rank=2,factor=1.5,from=0")
+    simulation = simulate(Scenario(ranks=8, steps=30, seed=5, faults=(fault,), detail="normal"))
+    (found,) = diagnose(simulation.window).verdicts
+    assert found.ranks == (2,)
+    true = simulation.truth.faults[0].lost_fraction
+    assert found.lost_fraction == pytest.approx(true, abs=0.05)
+
+
 def test_a_phase_of_which_only_the_excess_is_known_is_not_hidden_as_well() -> None:
     phases, length = ("mlp", "self_attention"), np.full((2, 20), 40.0)
     own = OwnTime(phases, np.stack([length, length]), np.stack([length, length]),

@@ -21,15 +21,18 @@ from stepscope.diagnose.decide.savings import (
     unrecorded_rows,
 )
 from stepscope.diagnose.decide.spike_rise import spike_rise
+from stepscope.diagnose.decide.waits_known import (
+    connects,
+    exchanging,
+    peers_known,
+    receives_known,
+)
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
-from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.numeric.linked import linked
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
 from stepscope.diagnose.views.unnamed import KERNELS, OUTSIDE, UNNAMED, is_staged
@@ -101,10 +104,10 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
         return Cost(nothing, lost_by(job, culprits, parts), (None,) * len(culprits))
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     staged = is_staged(job.window)
-    held_up = [*unrecorded_rows(job), *(() if staged else _exchanging(job))]
+    held_up = [*unrecorded_rows(job), *(() if staged else exchanging(job))]
     lags = _lags(job, coupled(held_up, guilty))
     alone = len(job.window.job.groups_of_kind("pp")) == 1
-    blind = (alone or not _receives_known(job)) if staged else not _peers_known(job)
+    blind = (alone or not receives_known(job)) if staged else not peers_known(job)
     limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     pauses = [lost_to_pauses(job, one) for one in culprits]
@@ -155,7 +158,28 @@ def _lost_by(
     least_ns = max(least_ns, _waited_ns(healing.job, one)) * _part_of(one, culprits)
     device_ns = min(device_excess_ns(healing.job, one) * _part_of(one, culprits), most_ns)
     measured = max(least_ns, device_ns) * steps
-    return max(share, _share_of(healing.job, measured, one.columns))
+    share = max(share, _share_of(healing.job, measured, one.columns))
+    seen = _share_of(healing.job, _seen_ns(healing, one, culprits), one.columns)
+    return seen if share < HALF * seen else share
+
+
+def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
+    """What a culprit costs by two measurements that do not know of each other: how much busier the
+    busiest rank of its steps is, and how much later it comes to an operator than all others; of
+    culprits that are slow together, its part.
+
+    The smaller one counts. A replay that contradicts both lacks an edge: what ranks wait in an
+    operator that was not recorded seems to be their own work.
+    """
+    job = healing.job
+    if not healing.replays(one) or job.arrivals is None or not _sees_arrivals(job):
+        return 0.0
+    together = [other for other in culprits if _slow_together(one, other)]
+    guilty = np.isin(np.arange(len(job.line.ranks)), [other.row for other in together])
+    late = job.arrivals.most_lag_of(guilty, len(job.line.steps))
+    saved = {key: saved for key, saved in healing.savings.items() if guilty[key[0]]}
+    seen = np.clip(np.minimum(late, _of_busiest(job, saved))[one.columns], 0.0, None)
+    return _sum(one, seen) * _part_of(one, together)
 
 
 def _slow_together(one: Suspect, other: Suspect) -> bool:
@@ -371,59 +395,6 @@ class _Healing:
         return Shrinking.of(self.job, self._replay.graph, sorted({row for row, _ in self.savings}))
 
 
-def connects(job: Observed, graph: StepGraph) -> bool:
-    """Whether the graph shows who waits for whom: its operators have all of their members.
-
-    Where the peers of sends are unknown, or members were not recorded, nobody in it seems to wait
-    for the culprit, and healing it seems to win nothing. A pipeline has many more collectives than
-    transfers between stages, and waits in these.
-    """
-    sizes = {group.id: len(group.ranks) for group in job.window.job.groups}
-    names = graph.comm.strings("group")
-    size = np.array([*(sizes.get(name, 2) for name in names.values), 2])[names.codes]
-    pairs = graph.comm.strings("op").equals(*POINT_TO_POINT)
-    members = np.diff(graph.bounds)[graph.op]
-    whole = members >= np.where(pairs, 2, size)
-    kinds = (whole[kind] for kind in (pairs, ~pairs) if kind.any())
-    return all(kind.mean() >= CONNECTED for kind in kinds) and _receives_known(job)
-
-
-def _receives_known(job: Observed) -> bool:
-    """Whether most receives have an end: what was posted with others may be waited for with them.
-
-    Else a rank that waits in them seems to work, and healing the one it waits for wins nothing.
-    """
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("end_ns"):
-        return True
-    ends = comm.ints("end_ns")[comm.strings("op").equals("Recv")]
-    return bool((ends != NULL).mean() >= CONNECTED) if ends.size else True
-
-
-def _peers_known(job: Observed) -> bool:
-    """Whether it is known from whom most receives are, in which ranks wait for each other."""
-    comm = job.window.table("comm_ops")
-    if comm is None:
-        return True
-    receives = comm.strings("op").equals("Recv")
-    if not receives.any():
-        return True
-    return comm.has("peer") and bool((comm.ints("peer")[receives] >= 0).mean() >= CONNECTED)
-
-
-def _exchanging(job: Observed) -> list[Ints]:
-    """Rows of ranks that send to each other, as in rings of context parallelism: who waits there
-    for a slow one comes to the next collective as late as it does."""
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("peer"):
-        return []
-    sent = comm.take(comm.strings("op").equals(*POINT_TO_POINT) & (comm.ints("peer") >= 0))
-    rank, peer = sent.ints("rank"), sent.ints("peer")
-    parts = linked(rank, peer) if len(sent) else []
-    rows = (job.line.rows(np.array(part)) for part in parts)
-    return [each[each >= 0] for each in rows]
-
-
 def _of_busiest(job: Observed, savings: Savings) -> Floats:
     """The loss if a step lasts as long as its busiest rank: how much less busy that rank is in the
     what-if. In pipelines of which it is known how often stages take turns, stages add up."""
@@ -457,16 +428,18 @@ def _sum(one: Suspect, lost: Floats) -> float:
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
-    """Waiting that culprits caused per step, and the steps in which it is known when they arrived.
-
-    Calls of hosts that run ahead of their devices say nothing about when the devices arrived.
-    """
-    if job.arrivals is None or not len(job.line.steps) or guilty.all():
-        return None
-    if on_devices(job) and not job.sees_devices:
+    """Waiting that culprits caused per step, and the steps in which it is known when they
+    arrived."""
+    if job.arrivals is None or not len(job.line.steps) or guilty.all() or not _sees_arrivals(job):
         return None
     columns = len(job.line.steps)
     return job.arrivals.lag_of(guilty, columns), job.arrivals.knows(guilty, columns)
+
+
+def _sees_arrivals(job: Observed) -> bool:
+    """Whether arrivals are those of devices: calls of hosts that run ahead of their devices say
+    nothing about when these arrive."""
+    return job.sees_devices or not on_devices(job)
 
 
 def _felt(job: Observed, one: Suspect) -> slice | Ints:

@@ -12,8 +12,8 @@ import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks
 from stepscope.diagnose.account.waste import by_all
-from stepscope.diagnose.decide.cost import connects
 from stepscope.diagnose.decide.unseen import waiting_for_absent
+from stepscope.diagnose.decide.waits_known import connects
 from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.numeric import stats
