@@ -171,15 +171,23 @@ def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> fl
     The smaller one counts. A replay that contradicts both lacks an edge: what ranks wait in an
     operator that was not recorded seems to be their own work.
     """
-    job = healing.job
-    if not healing.replays(one) or job.arrivals is None or not _sees_arrivals(job):
+    if not healing.replays(one) or not _sees_arrivals(healing.job):
         return 0.0
     together = [other for other in culprits if _slow_together(one, other)]
-    guilty = np.isin(np.arange(len(job.line.ranks)), [other.row for other in together])
+    joint_ns = _seen_of(healing, one, together)
+    added_ns = joint_ns - _seen_of(healing, one, [other for other in together if other != one])
+    return max(min(joint_ns * _part_of(one, together), added_ns), _seen_of(healing, one, [one]))
+
+
+def _seen_of(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
+    """What some culprits cost in the steps of one of them, by these two measurements."""
+    job = healing.job
+    guilty = np.isin(np.arange(len(job.line.ranks)), [each.row for each in culprits])
+    if job.arrivals is None or not guilty.any():
+        return 0.0
     late = job.arrivals.most_lag_of(guilty, len(job.line.steps))
     saved = {key: saved for key, saved in healing.savings.items() if guilty[key[0]]}
-    seen = np.clip(np.minimum(late, _of_busiest(job, saved))[one.columns], 0.0, None)
-    return _sum(one, seen) * _part_of(one, together)
+    return _sum(one, np.clip(np.minimum(late, _of_busiest(job, saved))[one.columns], 0.0, None))
 
 
 def _slow_together(one: Suspect, other: Suspect) -> bool:
