@@ -30,7 +30,8 @@ def a_suspect(row: int, excess_ms: float, first: int = 0, stop: int = STEPS) -> 
 
 def a_job_of(period_ms: Floats) -> Any:
     line = SimpleNamespace(job_period_ns=period_ms * MS, steps=np.arange(STEPS), warm_up=0)
-    window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}))
+    window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}),
+                             table=lambda _: None)  # fmt: skip
     own = SimpleNamespace(phases=(), hidden=False, hidden_phases=frozenset())
     return SimpleNamespace(line=line, window=window, breakdown=None, own=own)
 

@@ -35,7 +35,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
-from stepscope.diagnose.views.unnamed import KERNELS, OUTSIDE, UNNAMED, is_staged
+from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 COVERED = 0.5
@@ -169,9 +169,12 @@ def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> fl
     culprits that are slow together, its part.
 
     The smaller one counts. A replay that contradicts both lacks an edge: what ranks wait in an
-    operator that was not recorded seems to be their own work.
+    operator that was not recorded seems to be their own work. Between operators alone own time is
+    known by arrivals as well, and so by the same clocks.
     """
     if not healing.replays(one) or not _sees_arrivals(healing.job):
+        return 0.0
+    if BETWEEN in healing.job.own.phases:
         return 0.0
     together = [other for other in culprits if _slow_together(one, other)]
     joint_ns = _seen_of(healing, one, together)
