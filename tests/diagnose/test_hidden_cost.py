@@ -20,10 +20,10 @@ from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
-from stepscope.trace import UNKNOWN_PEER, Job
+from stepscope.trace import UNKNOWN_PEER, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 
-from .jobs import Fault, a_job, put
+from .jobs import MS, START, Fault, a_job, a_table, put
 from .traces import Piece, a_trace
 
 
@@ -49,6 +49,33 @@ def test_calls_of_a_host_that_runs_ahead_do_not_limit_the_cost(job: Window) -> N
     assert found.ranks == true.ranks == (12,)
     assert true.lost_fraction is not None and true.lost_fraction > 0.3
     assert found.lost_fraction == pytest.approx(true.lost_fraction, abs=0.05)
+
+
+def test_phases_that_a_device_timed_show_that_calls_say_nothing_of_arrivals() -> None:
+    """All call the collective at once, 20 ms into a step, and wait 26 ms in it for the slow one."""
+    phases, calls, steps = [], [], []
+    for step in range(30):
+        now = START + step * 140 * MS
+        for rank in range(8):
+            works = (126 if rank == 2 else 100) * MS
+            steps.append((rank, step, now, 138 * MS))
+            phases += [
+                (rank, step, "forward-compute", now + 2 * MS, works, 0, 0, now),
+                (rank, step, "optimizer", now + 2 * MS + works, 136 * MS - works, 1,
+                 128 * MS - works, now + 20 * MS),
+            ]  # fmt: skip
+            calls.append((rank, step, "all", step, "AllReduce", -1, now + 20 * MS))
+    tables = {
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns", calls),
+        "phases": a_table(
+            "rank step phase start_ns duration_ns waits wait_ns host_start_ns", phases
+        ),
+        "steps": a_table("rank step start_ns duration_ns", steps),
+    }
+    group = ProcessGroup("all", "dp", tuple(range(8)))
+    (found,) = diagnose(Window(Job("job", 8, groups=(group,)), tables)).verdicts
+    assert found.ranks == (2,)
+    assert found.lost_fraction == pytest.approx(26 / 140, abs=0.03)
 
 
 def test_transfers_whose_other_end_was_not_recorded_do_not_say_that_nobody_waits() -> None:

@@ -21,8 +21,9 @@ AT_WORK = 0.1
 """If there are only counters: the median rank's device is busy for at least this share of the time.
 An idle device reports 0, also in a job that computes on CPUs. Our simulator."""
 AHEAD_NS, MOSTLY = 100_000, 0.5
-"""A host runs ahead of its device: this share of the operators starts so much later than it was
-called. With gloo an operator starts when it is called. Our choice."""
+"""A host runs ahead of its device: this share of the operators, or of the phases that a device
+timed, starts so much later than it was called. With gloo an operator starts when it is called. Our
+choice."""
 TOGETHER = 0.03
 """Members end within this part of the transfer, all transfers together. On real data gloo's, of
 three and more members, end within 4 % in one operator of ten, within 12 % in half of them; NCCL's
@@ -43,10 +44,15 @@ def on_devices(job: Observed) -> bool:
 
 
 def _runs_ahead(job: Observed) -> bool:
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("start_ns", "enqueue_ns"):
+    """Whether devices start operators, or phases, well after their hosts called or began them."""
+    comm, phases = job.window.table("comm_ops"), job.window.table("phases")
+    return _starts_late(comm, "enqueue_ns") or _starts_late(phases, "host_start_ns")
+
+
+def _starts_late(table: Table | None, since: str) -> bool:
+    if table is None or not table.has("start_ns", since):
         return False
-    start, called = comm.ints("start_ns"), comm.ints("enqueue_ns")
+    start, called = table.ints("start_ns"), table.ints(since)
     known = (start != NULL) & (called != NULL)
     late = start[known] - called[known] > AHEAD_NS
     return bool(late.size) and float(late.mean()) > MOSTLY
