@@ -89,7 +89,8 @@ def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     """Whether its device does not compute longer than its peers' in any window, though the rank
     takes longer; false where no kernels were recorded, or for longer at a time than it was slow.
 
-    Kernels may be recorded for a part of the time only, so shares are compared, and not times.
+    Kernels may be recorded for a part of the time only: then they take as many times as long as its
+    peers' as the rank does, but not by as much of the time.
     """
     busy = job.device_busy
     if busy is None or suspect.excess_ns <= 0 or _is_within_a_window(job, suspect):
@@ -99,6 +100,7 @@ def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     seen = np.isfinite(busy[suspect.row]) & (usual > 0)
     if not seen.any():
         return False
-    beyond = busy[suspect.row][seen] / usual[seen] - 1
+    busier, usual = busy[suspect.row][seen] - usual[seen], usual[seen]
     work_ns = float(np.nanmedian(job.total[peers][:, job.line.warm_up :]))
-    return float(np.quantile(beyond, 1 - FAST)) * work_ns < HALF * suspect.excess_ns
+    more_ns = (busier * job.line.typical_ns, busier / usual * work_ns)
+    return max(float(np.quantile(one, 1 - FAST)) for one in more_ns) < HALF * suspect.excess_ns
