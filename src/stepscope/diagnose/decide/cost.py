@@ -104,8 +104,9 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
         return Cost(nothing, lost_by(job, culprits, parts), (None,) * len(culprits))
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     staged = is_staged(job.window)
-    held_up = [*unrecorded_rows(job), *(() if staged else exchanging(job))]
-    lags = _lags(job, coupled(held_up, guilty))
+    behind = coupled(unrecorded_rows(job), guilty)
+    with_them = behind if staged else coupled(exchanging(job), behind)
+    lags = _lags(job, behind if with_them.all() else with_them)
     alone = len(job.window.job.groups_of_kind("pp")) == 1
     blind = (alone or not receives_known(job)) if staged else not peers_known(job)
     limits = [None if blind or (staged and one.spikes)
@@ -156,21 +157,24 @@ def _lost_by(
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
     least_ns = max(least_ns, _waited_ns(healing.job, one)) * _part_of(one, culprits)
+    behind = any(other.excess_ns > one.excess_ns and _slow_together(one, other)
+                 for other in culprits)  # fmt: skip
     device_ns = min(device_excess_ns(healing.job, one) * _part_of(one, culprits), most_ns)
+    device_ns = 0.0 if behind else device_ns  # who is slow behind a slower one adds nothing
     measured = max(least_ns, device_ns) * steps
     share = max(share, _share_of(healing.job, measured, one.columns))
-    seen = _share_of(healing.job, _seen_ns(healing, one, culprits), one.columns)
+    seen = _share_of(healing.job, _seen_ns(healing, one, culprits, lost), one.columns)
     return seen if share < HALF * seen else share
 
 
-def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
+def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost: Floats) -> float:
     """What a culprit costs by two measurements that do not know of each other: how much busier the
     busiest rank of its steps is, and how much later it comes to an operator than all others; of
     culprits that are slow together, its part.
 
-    The smaller one counts. A replay that contradicts both lacks an edge: what ranks wait in an
-    operator that was not recorded seems to be their own work. Between operators alone own time is
-    known by arrivals as well, and so by the same clocks.
+    The smaller one counts. A replay, which says what is `lost`, lacks an edge if it contradicts
+    both: what ranks wait in an operator that was not recorded seems to be their own work. Between
+    operators alone own time is known by arrivals as well, and so by the same clocks.
     """
     if not healing.replays(one) or not _sees_arrivals(healing.job):
         return 0.0
@@ -178,6 +182,8 @@ def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> fl
         return 0.0
     together = [other for other in culprits if _slow_together(one, other)]
     joint_ns = _seen_of(healing, one, together)
+    if _sum(one, lost[one.columns]) >= HALF * joint_ns:
+        return 0.0
     added_ns = joint_ns - _seen_of(healing, one, [other for other in together if other != one])
     return max(min(joint_ns * _part_of(one, together), added_ns), _seen_of(healing, one, [one]))
 
