@@ -143,9 +143,9 @@ def _lost_by(
     lost_ns = joint_ns * _part_of(one, culprits)
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
-        added_ns = joint_ns - _sum(one, healing.lost_ns(healing.but(one))[part])
+        others_ns = _sum(one, healing.lost_ns(healing.but(one))[part])
         alone_ns = _sum(one, healing.lost_ns(healing.of(one))[part])
-        lost_ns = max(min(lost_ns, added_ns), alone_ns)
+        lost_ns = _own_part(joint_ns, _part_of(one, culprits), others_ns, alone_ns)
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
@@ -184,8 +184,15 @@ def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost:
     joint_ns = _seen_of(healing, one, together)
     if _sum(one, lost[one.columns]) >= HALF * joint_ns:
         return 0.0
-    added_ns = joint_ns - _seen_of(healing, one, [other for other in together if other != one])
-    return max(min(joint_ns * _part_of(one, together), added_ns), _seen_of(healing, one, [one]))
+    others_ns = _seen_of(healing, one, [other for other in together if other != one])
+    alone_ns = _seen_of(healing, one, [one])
+    return _own_part(joint_ns, _part_of(one, together), others_ns, alone_ns)
+
+
+def _own_part(joint_ns: float, part: float, others_ns: float, alone_ns: float) -> float:
+    """One's part of a joint cost: no more than what it adds to that of the others, and no less than
+    what it costs alone."""
+    return max(min(joint_ns * part, joint_ns - others_ns), alone_ns)
 
 
 def _seen_of(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:

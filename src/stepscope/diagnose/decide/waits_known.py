@@ -56,6 +56,10 @@ def peers_known(job: Observed) -> bool:
 def exchanging(job: Observed) -> list[Ints]:
     """Rows of ranks that send to each other, as in rings of context parallelism: who waits there
     for a slow one comes to the next collective as late as it does."""
+    return job.once("ranks that send to each other", None, lambda: _exchanging(job))
+
+
+def _exchanging(job: Observed) -> list[Ints]:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("peer"):
         return []

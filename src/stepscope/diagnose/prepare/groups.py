@@ -183,15 +183,21 @@ class _Calls:
     def _run_one_program(self, ranks: Sequence[int]) -> bool:
         """Whether all of them run some phase: stages share passes. Ranks that generate samples for
         others which train share none with these, and wait for them as no stage does."""
+        theirs = self._programs[:, [one for one in ranks if one < self._programs.shape[1]]]
+        theirs = theirs[:, theirs.any(axis=0)]
+        return not theirs.size or bool(theirs.all(axis=1).any())
+
+    @cached_property
+    def _programs(self) -> Mask:
+        """Which phases each rank was seen in, `[phase, rank]`."""
         phases = self.window.table("phases")
         if phases is None:
-            return True
-        rank, code = phases.ints("rank"), phases.strings("phase").codes.astype(np.int64)
-        theirs = np.isin(rank, ranks) & (code >= 0)
-        wide = int(rank.max(initial=0)) + 1
-        runs = distinct(code[theirs] * wide + rank[theirs])
-        seen = distinct(runs % wide).size if runs.size else 0
-        return not seen or bool((np.bincount(runs // wide) == seen).any())
+            return np.zeros((0, 0), np.bool_)
+        rank, name = phases.ints("rank"), phases.strings("phase")
+        known = (rank >= 0) & (name.codes >= 0)
+        seen = np.zeros((len(name.values), int(rank.max(initial=0)) + 1), np.bool_)
+        seen[name.codes[known], rank[known]] = True
+        return seen
 
 
 def of_middle_step(table: Table) -> Table:

@@ -292,6 +292,8 @@ class Windows:
 
 
 def _times(column: Sequence[int | None] | Ints) -> Ints:
+    if isinstance(column, np.ndarray):
+        return column
     return np.array([NULL if one is None else one for one in column], np.int64)
 
 
