@@ -1,4 +1,4 @@
-"""A rank whose own time became longer is told from those that wait for it."""
+"""A rank whose own time became longer is distinguished from those that wait for it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_by_years_costs_no_memory() -> None:
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 40)), max_size=30),
        st.integers(1, 30))  # fmt: skip
 def test_covered_time_is_that_of_an_obvious_count(ops: list[tuple[int, int]], packet: int) -> None:
-    """In slots, whatever the packets: what one packet tells overlaps exactly; more never counts
+    """In slots, whatever the packets: within a packet overlaps count once; more never counts
     than a slot is long."""
     covered, obvious = Covered(), np.zeros(200)
     quarter = SLOT_NS // 4
@@ -131,7 +131,7 @@ def test_covered_time_is_that_of_an_obvious_count(ops: list[tuple[int, int]], pa
         obvious = np.minimum(obvious + inside.reshape(200, 4).sum(axis=1), SLOT_NS)
     edges = np.arange(140) * SLOT_NS
     known = covered.before(edges)
-    told = np.isfinite(known)
+    finite = np.isfinite(known)
     sums = np.concatenate(([0.0], np.cumsum(obvious)))[:140]
-    first_known = sums[told][:1] - known[told][:1]
-    np.testing.assert_allclose(known[told], sums[told] - first_known, atol=1e-3)
+    first_known = sums[finite][:1] - known[finite][:1]
+    np.testing.assert_allclose(known[finite], sums[finite] - first_known, atol=1e-3)

@@ -73,9 +73,9 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     job = Observed(unprofiled, settings.expected, not blocking_calls.is_log(dropped))
     methods = settings.methods
     found = Search(job.comparable, job, registry.chosen(methods), registry.explanations(methods))
+    unread = (*dropped, *unaligned, *profiled)
     if registry.are_published(found.detectors):
         alone = _as_published(found, settings)
-        unread = (*dropped, *unaligned, *profiled)
         return replace(alone, clocks=clocks, skipped=(*unread, *alone.skipped))
     if settings.hangs:
         found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
@@ -89,8 +89,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     if absent or len(window.ranks) == 1:
         verdicts = tuple(reworded(one, worded if absent else of_one_rank) for one in verdicts)
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
-    known_as = _known(found)
-    state = known_as.state
+    state = _known(found).state
     known = _ledger(job, series, verdicts, found.blamed)
     unaccounted = ""
     if state == "healthy":
@@ -98,30 +97,42 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
                        or blocking_calls.undecided(window, dropped))  # fmt: skip
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
-    return Diagnosis(
-        job_id=window.job.job_id,
-        ranks=len(window.ranks),
+    return replace(
+        _outline(window, found, settings, series, verdicts),
         state="unknown" if unaccounted else state,
-        steps=_steps(job),
-        windows=known_as.windows(verdicts),
-        verdicts=verdicts,
         clocks=clocks,
-        skipped=(*dropped, *unaligned, *profiled, *not_recorded(window), *_skipped(job, found)),
-        series=series,
+        skipped=(*unread, *not_recorded(window), *_skipped(job, found)),
         rank_phases=tuple(rank_phases(job)),
         rank_times=times,
         limits=limits(job, times),
         latecomers=last_arrivals(job),
         functions=functions(job),
         periods=recurring,
-        hosts=tuple(host.name for host in window.job.hosts),
-        methods=settings.methods,
         candidates=considered(job, verdicts, found.let_go, settings.explain, bool(absent)),
-        losses=losses(window),
-        cost=own_cost(window),
         ledger=known,
         unaccounted=unaccounted,
         unrecorded=absent,
+    )
+
+
+def _outline(
+    window: Window, found: Search, settings: Settings, series: StepSeries,
+    verdicts: tuple[Verdict, ...],
+) -> Diagnosis:  # fmt: skip
+    """What is said of a job whatever methods ran."""
+    known_as = _known(found)
+    return Diagnosis(
+        job_id=window.job.job_id,
+        ranks=len(window.ranks),
+        state=known_as.state,
+        steps=_steps(found.recorded),
+        windows=known_as.windows(verdicts),
+        verdicts=verdicts,
+        series=series,
+        hosts=tuple(host.name for host in window.job.hosts),
+        methods=settings.methods,
+        losses=losses(window),
+        cost=own_cost(window),
     )
 
 
@@ -134,22 +145,13 @@ def _as_published(found: Search, settings: Settings) -> Diagnosis:
     series = _series_of(job.line.steps, job.line.job_period_ns)
     verdicts = ranked([with_loss(verdict_of(window, one), len(window.ranks), series)
                        for one in found.blamed])  # fmt: skip
-    known_as = _known(found)
-    is_healthy = known_as.state == "healthy"
-    return Diagnosis(
-        job_id=window.job.job_id,
-        ranks=len(window.ranks),
-        state="unknown" if is_healthy else known_as.state,
-        steps=_steps(job),
-        windows=known_as.windows(verdicts),
-        verdicts=verdicts,
+    outline = _outline(window, found, settings, series, verdicts)
+    is_healthy = outline.state == "healthy"
+    return replace(
+        outline,
+        state="unknown" if is_healthy else outline.state,
         skipped=tuple(found.skipped),
-        series=series,
-        hosts=tuple(host.name for host in window.job.hosts),
-        methods=settings.methods,
         candidates=considered(job, verdicts, found.let_go, settings.explain, False),
-        losses=losses(window),
-        cost=own_cost(window),
         unaccounted=found.undecided if is_healthy else "",
     )
 

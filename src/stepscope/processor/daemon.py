@@ -106,8 +106,8 @@ class Processor:
         self._profiles = Profiles(self._host, settings, self._store, self._jobs.folders)
         self._watcher = OutsideWatcher(self._host, settings, self._store)
         self._places = JobPlaces(self._profiles, self._watcher)
-        auto = settings.profile
-        windows = ProfileWindows(self._host, self._places, time.monotonic, automatic=auto)
+        clock, automatic = time.monotonic, settings.profile
+        windows = ProfileWindows(self._host, self._places, clock, automatic=automatic)
         self._state = HostState(self._connections.is_live, windows)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)

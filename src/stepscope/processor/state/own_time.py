@@ -46,7 +46,7 @@ class Covered:
     _ns: Floats = field(default_factory=lambda: np.zeros(0))
 
     def add(self, start_ns: Ints, end_ns: Ints) -> None:
-        """Takes operators that have ended; those without a start or an end tell nothing."""
+        """Takes operators that have ended; those without a start or an end are ignored."""
         timed = (start_ns != NULL) & (end_ns != NULL)
         found = union(start_ns[timed], end_ns[timed])
         if not found.start.size:
