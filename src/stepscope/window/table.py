@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,14 +173,16 @@ class Table:
         return self.has(name) and bool((self.ints(name) != NULL).any())
 
     def ints(self, name: str) -> Ints:
-        column = self.columns[name]
-        assert isinstance(column, np.ndarray), f"{name} is a column of strings"
-        return column.astype(np.int64, copy=False)
+        return self.numbers(name).astype(np.int64, copy=False)
 
     def floats(self, name: str) -> Floats:
+        return self.numbers(name).astype(np.float64, copy=False)
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """A column of numbers as it is kept; ranks and peers, for one, take four bytes each."""
         column = self.columns[name]
         assert isinstance(column, np.ndarray), f"{name} is a column of strings"
-        return column.astype(np.float64, copy=False)
+        return column
 
     def mask(self, name: str) -> Mask:
         return self.ints(name).astype(np.bool_)

@@ -122,7 +122,7 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
     axis = axis_over(len(line.ranks), np.array(edges), _known_starts(line))
     if axis is None:
         return np.full(line.period_ns.shape, np.nan)
-    busy = union_of_rows(axis, line.rows(table.ints("rank")), table, spans)
+    busy = union_of_rows(axis, line.rows, table, spans)
     return uncovered(line, axis, busy)
 
 

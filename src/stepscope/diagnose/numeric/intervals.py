@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.window import Ints, Mask, Table, Union, distinct, union
 
@@ -48,7 +50,7 @@ Spans = tuple[Ints, Ints, Mask]
 
 def union_of_rows(
     axis: Axis,
-    rank: Ints,
+    row_of: Callable[[Ints], Ints],
     table: Table,
     spans: Callable[[Table], Spans],
     beside: Union | None = None,
@@ -57,14 +59,18 @@ def union_of_rows(
 
     If the rows are ordered by rank, as in tables read from a store, a few ranks are processed at a
     time, which needs a tenth of the memory.
+
+    Args:
+        row_of: the row on the grid of each of some ranks; -1 if not on it.
     """
     known = beside or Union(*(np.zeros(0, np.int64) for _ in range(3)))
     parts: list[tuple[Ints, Ints]] = []
-    for part, first, stop in _blocks(axis, rank):
-        start_ns, end_ns, counts = spans(table.part(part.start, part.stop))
-        own = counts & (rank[part] >= 0)
+    for part, first, stop in _blocks(axis, table.numbers("rank"), row_of):
+        some = table.part(part.start, part.stop)
+        (start_ns, end_ns, counts), row = spans(some), row_of(some.ints("rank"))
+        own = counts & (row >= 0)
         at = slice(*np.searchsorted(known.start, (first, stop)))
-        place = rank[part][own]
+        place = row[own]
         merged = union(
             np.concatenate((known.start[at], axis.at(place, start_ns[own]))),
             np.concatenate((known.end[at], axis.at(place, end_ns[own]))),
@@ -77,7 +83,7 @@ def union_at(axis: Axis, rank: Ints, begin: Ints, duration: Ints, chosen: Mask) 
     """Merges the chosen intervals of ranks on the grid, whose begins are on the axis already; a few
     ranks at a time, likewise."""
     parts: list[tuple[Ints, Ints]] = []
-    for part, _, _ in _blocks(axis, rank):
+    for part, _, _ in _blocks(axis, rank, lambda rows: rows):
         own = chosen[part]
         start = begin[part][own]
         merged = union(start, start + duration[part][own])
@@ -96,11 +102,15 @@ def _joined(parts: list[tuple[Ints, Ints]]) -> Union:
     return Union.of(start, end)
 
 
-def _blocks(axis: Axis, rank: Ints) -> Iterator[tuple[slice, int, int]]:
+def _blocks(
+    axis: Axis, rank: NDArray[Any], row_of: Callable[[Ints], Ints]
+) -> Iterator[tuple[slice, int, int]]:
     """Blocks of rows of whole ranks, with their section of the axis; together the whole axis."""
     cuts = rank[BLOCK::BLOCK] if (rank[1:] >= rank[:-1]).all() else rank[:0]
-    ranks = distinct(cuts)
-    rows = [0, *np.searchsorted(rank, ranks).tolist(), rank.size]
-    places = [0, *(ranks * axis.span_ns).tolist(), AXIS_LIMIT]
+    ranks = distinct(cuts.astype(np.int64))
+    places = row_of(ranks)
+    ranks, places = ranks[places >= 0], places[places >= 0]
+    rows = [0, *np.searchsorted(rank, ranks.astype(rank.dtype)).tolist(), rank.size]
+    begins = [0, *(places * axis.span_ns).tolist(), AXIS_LIMIT]
     for at in range(len(rows) - 1):
-        yield slice(rows[at], rows[at + 1]), places[at], places[at + 1]
+        yield slice(rows[at], rows[at + 1]), begins[at], begins[at + 1]

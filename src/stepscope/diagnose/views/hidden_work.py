@@ -146,7 +146,7 @@ def common_work(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dic
     phases = [name for name in hidden if name in rows.passes]
     if comm is None or not phases or not _ends_known(window, rows, comm):
         return {}
-    busy = union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, _in_progress)
+    busy = union_of_rows(rows.axis, rows.line.rows, comm, _in_progress)
     wanted = rows.names.equals(*phases)
     alone = np.full(len(rows.rank), np.nan)
     begin, end = rows.begin[wanted], rows.end[wanted]

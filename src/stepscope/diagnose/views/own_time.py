@@ -355,7 +355,7 @@ def _blocked(window: Window, rows: PhaseRows) -> Union | None:
         return None
     within = {group.id for group in window.groups if group.kind != "pp"}
     comm = comm.take((comm.ints("blocked_ns") > 0) & comm.strings("group").equals(*within))
-    return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, wait_times)
+    return union_of_rows(rows.axis, rows.line.rows, comm, wait_times)
 
 
 def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union | None:
@@ -369,7 +369,7 @@ def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union 
         end = part.ints("end_ns")
         return arrivals(part), end, part.strings("group").equals(*groups) & (end != NULL)
 
-    return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, spans)
+    return union_of_rows(rows.axis, rows.line.rows, comm, spans)
 
 
 def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped]]:

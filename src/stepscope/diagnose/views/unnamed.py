@@ -59,15 +59,15 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
 
 def waiting(window: Window, rows: PhaseRows) -> Union | None:
     """When ranks were in operators or waited in them, as far as that was recorded."""
-    comm, rank_of = window.table("comm_ops"), rows.line.rows
+    comm, row_of = window.table("comm_ops"), rows.line.rows
     if comm is not None and comm.has("blocked_ns"):
-        return union_of_rows(rows.axis, rank_of(comm.ints("rank")), comm, wait_times)
+        return union_of_rows(rows.axis, row_of, comm, wait_times)
     if comm is not None and comm.has("start_ns", "end_ns"):
-        return union_of_rows(rows.axis, rank_of(comm.ints("rank")), comm, _under_way)
+        return union_of_rows(rows.axis, row_of, comm, _under_way)
     kernels = _waiting_kernels(window)
     if kernels is None:
         return None
-    return union_of_rows(rows.axis, rank_of(kernels.ints("rank")), kernels, _running)
+    return union_of_rows(rows.axis, row_of, kernels, _running)
 
 
 def idle_times(window: Window, line: Timeline) -> Named:
@@ -138,8 +138,8 @@ def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
 
 def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
     """When a rank is in a phase, or in an operator according to `spans`."""
-    rank = steps.rows.line.rows(comm.ints("rank"))
-    return union_of_rows(steps.rows.axis, rank, comm, spans, steps.inside)
+    rows = steps.rows
+    return union_of_rows(rows.axis, rows.line.rows, comm, spans, steps.inside)
 
 
 def _under_way(comm: Table) -> Spans:
