@@ -14,7 +14,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
-from .fabric import RANKS, a_wired_job, on_host, through
+from .fabric import RANKS, Slow, a_wired_job, on_host, through
 from .jobs import MS, put, without
 
 
@@ -219,6 +219,30 @@ def test_one_episode_of_a_few_steps_accuses_no_device() -> None:
     assert not diagnose(a_wired_job(once)).verdicts
 
 
+def in_step(step: int, *ranks: int, times: float) -> Slow:
+    def slow(members: tuple[int, ...], now: int) -> float:
+        return through(*ranks, times=times)(members, now) if now == step else 1.0
+
+    return slow
+
+
+def test_one_step_that_matters_by_itself_is_enough() -> None:
+    job = diagnose(a_wired_job(in_step(34, 5, times=30.0)))
+    (found,) = job.verdicts
+    assert (job.state, found.ranks, found.steps) == ("jitter", (5,), (34, 34))
+    assert "in one step from step 34" in found.summary
+    assert found.lost_fraction == pytest.approx(580 / (54 * 400 + 980), rel=0.05)
+    assert found.lost_of == (5, 59)
+
+
+def test_one_slow_step_accuses_no_device_where_others_have_them_too() -> None:
+    def both(members: tuple[int, ...], step: int) -> float:
+        other = in_step(45, 10, times=12.0)(members, step)
+        return max(in_step(34, 5, times=30.0)(members, step), other)
+
+    assert not diagnose(a_wired_job(both)).verdicts
+
+
 def test_waiting_for_a_late_member_is_no_slow_network() -> None:
     causes = {one.cause for one in diagnose(a_wired_job(late=(5, 100.0))).verdicts}
     assert "network" not in causes
@@ -266,7 +290,7 @@ def test_what_is_unknown_counts_for_nothing(column: str) -> None:
     assert "links" not in methods(put(a_wired_job(through(5)), comm_ops=unknown))
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.3])
+@pytest.mark.parametrize("noise", [0.05, 0.4])
 @pytest.mark.parametrize("tail", [0, 3])
 def test_healthy_networks_are_silent(noise: float, tail: int) -> None:
     """Student's noise of three degrees: now and then some transfer takes several times as long."""

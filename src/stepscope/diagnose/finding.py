@@ -197,6 +197,8 @@ class SlowLink(Finding):
     """The steps in which it is slow, as numbers within what was judged; where they are known."""
     step_share: float | None = None
     """What it costs, as a share of the steps in which it is slow; None: `lost_fraction`."""
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def costs_enough(self) -> bool:
@@ -207,10 +209,11 @@ class SlowLink(Finding):
     def share_and_least(self) -> tuple[float | None, float]:
         """What decides whether it costs enough, and the least: the share of the steps in which it
         is slow, but of all from the first to the last of them, where these lose less together than
-        repeated spikes must."""
+        repeated spikes must. A single episode must cost as much of all steps as anything else."""
         lost, share = self.lost_fraction, self.step_share
-        if share is not None and lost is not None and lost < LEAST_COST_REPEATED:
-            return lost, LEAST_COST_REPEATED
+        least = LEAST_COST_REPEATED if self.lost_of is None else LEAST_COST
+        if share is not None and lost is not None and lost < least:
+            return lost, least
         return (lost if share is None else share), LEAST_COST
 
 

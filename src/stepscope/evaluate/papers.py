@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stepscope.diagnose.detect.published.holmes import DELTA
 from stepscope.evaluate.argus import CASE_ROWS, TABLE_6
 from stepscope.evaluate.intervals import Confusion, rate
 from stepscope.evaluate.runner import Result
@@ -33,8 +34,12 @@ def slow_ranks(results: Iterable[Result]) -> Confusion:
 
 
 def of_holmes(results: Sequence[Result]) -> list[Measure]:
-    """Localisation accuracy: irregularities whose device, or its ranks, the first verdict names."""
-    irregular = [one for one in results if HOLMES in one.family and one.score.costly]
+    """Localisation accuracy: irregularities whose device, or its ranks, the first verdict names.
+
+    As in section 4.1, a step is irregular if it takes `DELTA` times as long as usual.
+    """
+    irregular = [one for one in results if HOLMES in one.family and one.score.costly
+                 and (one.slowdown or 0.0) >= DELTA]  # fmt: skip
     found = _grouped(irregular, lambda one: f"{one.ranks:,} GPUs", _HOLMES_GPUS)
     found += _grouped(irregular, lambda one: f"{one.dimensions}D parallelism", _HOLMES_DIMENSIONS)
     found += _grouped(irregular, _type_of, _HOLMES_TYPES)

@@ -19,6 +19,7 @@ from stepscope.diagnose.finding import (
     Cause,
     Finding,
     Slowdown,
+    SlowLink,
     Span,
     State,
     Stuck,
@@ -57,7 +58,11 @@ class Found:
             return "jitter"
         if span is not None and int((steps < span[0]).sum()) >= LEAST_SEGMENT:
             return "regression"
-        return "slow" if any(one.kind == "slowdown" for one in self.blamed) else "healthy"
+        if not any(one.kind == "slowdown" for one in self.blamed):
+            return "healthy"
+        costliest = self._costliest
+        passed = isinstance(costliest, SlowLink) and costliest.lost_of is not None
+        return "jitter" if passed else "slow"
 
     def windows(self, verdicts: Sequence[Verdict]) -> tuple[AnomalousWindow, ...]:
         """The ranges of steps in which the job was abnormal, in order."""
@@ -72,18 +77,17 @@ class Found:
         return tuple(sorted(windows or self._of(verdicts), key=lambda one: one.steps))
 
     def _of(self, verdicts: Sequence[Verdict]) -> Iterator[AnomalousWindow]:
-        changed = self.state == "regression"
+        kind = self.state if self.state in ("regression", "jitter") else "slow"
         for one in verdicts:
             if one.steps:
-                yield AnomalousWindow("regression" if changed else "slow", one.steps)
+                yield AnomalousWindow(kind, one.steps)
 
     @property
     def _span(self) -> Span | None:
         """The steps in all of which what costs most is there; None where it is in single ones."""
-        known = [one for one in self.blamed if not isinstance(one, Stuck)]
-        if not known or not len(self.line.steps):
+        one = self._costliest
+        if one is None or not len(self.line.steps):
             return None
-        one = max(known, key=lambda one: one.score * (one.lost_fraction or 0.0))
         if isinstance(one, Slowdown):
             in_all = one.suspect is not None and one.spikes in (None, one.of_steps)
         else:
@@ -91,6 +95,11 @@ class Found:
         if not in_all or one.method in self.by_window or one.cause in IN_SINGLE_STEPS:
             return None
         return one.steps
+
+    @property
+    def _costliest(self) -> Finding | None:
+        known = [one for one in self.blamed if not isinstance(one, Stuck)]
+        return max(known, key=lambda one: one.score * (one.lost_fraction or 0.0), default=None)
 
 
 def _runs(columns: Sequence[int]) -> list[Span]:

@@ -136,8 +136,10 @@ def without_strays(columns: Ints) -> Ints:
 def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
     line, columns = job.line, without_strays(link.columns)
     first, stop = int(columns[0]), int(columns[-1]) + 1
-    whole = float(np.nansum(line.job_period_ns[first:stop]))
-    where = f"{_where(link)} than elsewhere or before"
+    # a single episode matters by what it cost in all steps
+    of = slice(line.warm_up if link.once else first, len(line.steps) if link.once else stop)
+    whole = float(np.nansum(line.job_period_ns[of]))
+    where = f"{_where(link)} than {'before and after' if link.once else 'elsewhere or before'}"
     lost_fraction = min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0)
     victims = len(job.window.ranks) - len(link.ranks)
     score = min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE)
@@ -163,6 +165,7 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         lost_fraction=lost_fraction,
         step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
         columns=tuple(columns.tolist()), victims=victims, values=values,
+        lost_of=line.span(of.start, of.stop) if link.once else None,
         decisions=tuple(_decisions(link)),
     )  # fmt: skip
 

@@ -9,17 +9,19 @@ transfers took RATIO times what they took in its own fast steps, or, if these ar
 those of places that move the same data over the same kind of hop. Devices explain slow places. A
 device is accused if it was slow in more steps than places are slow for no reason, repeatedly.
 Cost: one sort of `comm_ops`; paths of places only where one is slow. Cannot see: what is slow from
-the first step on in all places of a kind; a single slow episode; how libraries really route; gloo.
+the first step on in all places of a kind; a single episode that costs little, or beside others; how
+libraries really route; gloo.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.transient import LEAST_SPIKES, UNLIKE
 from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
 from stepscope.diagnose.network.delay import Delay, healed_ns, idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
@@ -45,7 +47,8 @@ slow at times four did (docs/methods/slow-link.md). Statistics."""
 LASTING, TIMES_PASSING = 10, 3
 """An episode lasts if it has at least so many steps, or goes on at the end of the recording after a
 third of it, and if it has so many times the length of any episode elsewhere that passed by itself.
-Shorter episodes must be several, or they were traffic of other jobs. Our simulator."""
+Shorter episodes must be several, or they were traffic of other jobs, unless they are far longer
+than anything else. Our simulator."""
 SUREST_RANKS = 0.6
 """Ranks are named if they are behind the likeliest devices with this probability. Our simulator."""
 NAMED = 5
@@ -93,6 +96,8 @@ class SlowDevice:
     """Counters that rose with it."""
     left: bool
     """Whether the likeliest is an adapter that its ranks do not send by any more."""
+    once: bool
+    """Whether it was slow for one episode or two, which count by what they cost."""
 
 
 def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowDevice]:
@@ -135,11 +140,13 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
             return
         best = int(np.argmax(scored.total))
         active = scored.scores[best] > 0
-        if not _is_no_chance(cells, paths, best, active):
-            return
         explained = np.isin(np.arange(len(cells.slow)), paths.places_of([best]))[:, None] & active
+        often = _is_no_chance(cells, paths, best, active)
+        few = Runs.of(active[None, cells.known.any(axis=0)]).length.size < LEAST_SPIKES
+        if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
+            return
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
-        link = _slow_link(case, rivals, explained)
+        link = replace(_slow_link(case, rivals, explained), once=not often)
         if not _is_by_design(case, link, explained):
             yield link
         cells = _without(cells, explained)
@@ -180,6 +187,14 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
     return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
 
 
+def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:
+    """Whether transfers in these cells were delayed by far more than those of any other place, or
+    of any other step: then one episode or two are enough, as for a rank (`transient`)."""
+    places, columns = (np.arange(size) for size in looked.excess.shape)
+    more = np.where(looked.cells.known, _excess_ns(looked, places, columns), 0.0)
+    return bool(more[cells].max(initial=0.0) >= UNLIKE * more[~cells].max(initial=0.0))
+
+
 def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice:
     job, looked, paths = case.job, case.looked, case.paths
     active = np.asarray(explained.any(axis=0))
@@ -202,7 +217,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
         suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
-        _signs(signs, against), bool(left[best]),
+        _signs(signs, against), bool(left[best]), False,
     )  # fmt: skip
 
 

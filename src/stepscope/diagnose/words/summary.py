@@ -42,6 +42,8 @@ def _link_summary(finding: SlowLink) -> str:
     text = f"data moves {_slower(finding.slowdown)} {finding.where}"
     if finding.ranks:
         text += f", at {name_ranks(finding.ranks)}"
+    if finding.lost_of is not None and finding.steps is not None:
+        text += often(len(finding.columns), finding.steps[1] - finding.steps[0] + 1)
     return text + _since(finding)
 
 
