@@ -20,7 +20,7 @@ from stepscope.diagnose.decide.savings import (
     savings,
     unrecorded_rows,
 )
-from stepscope.diagnose.decide.spike_rise import spike_rise
+from stepscope.diagnose.decide.spike_rise import free_columns, spike_rise
 from stepscope.diagnose.decide.waits_known import (
     connects,
     exchanging,
@@ -124,7 +124,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     lost = lost + paused
     for one in culprits:
         if one.spikes:
-            lost[one.columns] = np.maximum(lost[one.columns], spike_rise(job, one))
+            lost[one.columns] = np.maximum(lost[one.columns], spike_rise(job, one, culprits))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
     return Cost(lost, tuple(shares), late)
@@ -286,8 +286,8 @@ def _lost_by_spikes(
     share = one.whole_ns / max(sum(other.whole_ns for other in same), 1.0)
     device_ns = device_excess_ns(job, one) * len(one.spikes)
     most_ns = max(most_ns * _hidden_factor(job, one), device_ns)
-    lost_ns = share * min(most_ns, float(spike_rise(job, one).sum()))
-    if len(job.line.steps) - job.line.warm_up - len(one.spikes) < LEAST_EITHER:
+    lost_ns = share * min(most_ns, float(spike_rise(job, one, culprits).sum()))
+    if free_columns(job, one, culprits).size < LEAST_EITHER:
         least_ns, limit_ns = _modelled_ns(healing, one, same)
         lost_ns = max(min(lost_ns, share * limit_ns), least_ns, share * device_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)

@@ -26,6 +26,7 @@ from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import (
     CAUSE_BONUS,
+    HALF,
     HIGHEST_SCORE,
     LATE_BONUS,
     LEAST_COST,
@@ -185,19 +186,21 @@ def _least_cost(job: Observed, suspect: Suspect, proven: bool, no_pause: bool) -
     What may be noise, or a duty of the rank, must cost more, unless its cause was measured; alone
     only the first and the last rank have duties. Traces have gaps between operators within and
     outside of phases, so all count alike there, and what a device is seen to compute in them is no
-    pause. A rank that nobody waits for has to lose enough of
-    its own steps, whatever part of the job's these are.
+    pause. Nor is it one that comes in most steps. A rank that nobody waits for has to lose enough
+    of its own steps, whatever part of the job's these are.
     """
     if job.asynchronous:
         return LEAST_COST_ALONE / len(job.line.ranks)
     if job.window.table("host_ops") is not None:
         return LEAST_COST_OF_PAUSES if suspect.alone and not no_pause else LEAST_COST
-    if suspect.spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:
+    judged = len(job.line.steps) - job.line.warm_up
+    spikes = 0 < len(suspect.spikes) <= HALF * judged
+    if spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:
         return LEAST_COST_REPEATED
     if proven:
         return LEAST_COST
     has_duty = suspect.alone or suspect.row in (0, len(job.line.ranks) - 1)
-    if suspect.spikes and (suspect.phase != OUTSIDE or not has_duty):
+    if (spikes or suspect.alone) and (suspect.phase != OUTSIDE or not has_duty):
         return LEAST_COST_ONCE
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(
         suspect.phase or "", LEAST_COST

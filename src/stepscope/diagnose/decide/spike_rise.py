@@ -5,19 +5,22 @@ Cost: a sort of the other steps for each spike. Cannot see: spikes in nearly all
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
-from stepscope.window import Floats, Ints
+from stepscope.window import Floats, Ints, Mask
 
 ABOUT = 10
 """Steps around a spike whose median shows how long the step would have been. Our simulator."""
 
 
-def spike_rise(job: Observed, one: Suspect) -> Floats:
-    """How much longer each step with a spike of the rank lasted than the steps around it.
+def spike_rise(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Floats:
+    """How much longer each step with a spike of the rank lasted than the steps around it in which
+    nobody was slow (`free_columns`).
 
     What delays a rank at the end of a step makes the others wait in the next one, so that counts,
     too, unless it has a spike of its own.
@@ -28,13 +31,37 @@ def spike_rise(job: Observed, one: Suspect) -> Floats:
     period = job.line.job_period_ns
     after = np.minimum(spikes + 1, period.size - 1)
     beside = ~np.isin(after, spikes)
-    other = np.arange(job.line.warm_up, period.size)
-    other = other[~np.isin(other, np.union1d(spikes, after)) & np.isfinite(period[other])]
+    other = free_columns(job, one, culprits)
+    other = other[~np.isin(other, after) & np.isfinite(period[other])]
     if not other.size:
         return np.full(spikes.size, one.whole_ns / spikes.size)
     usual = np.array([_usual_around(period, other, at, job.line.warm_up) for at in spikes])
     later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
     return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
+
+
+def free_columns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Ints:
+    """The judged columns without spikes of the rank that show how long steps are without them.
+
+    Where another culprit is slow instead, they do not; one that is slow in most of its spikes as
+    well tells nothing either way.
+    """
+    columns = np.arange(len(job.line.steps))
+    spikes, free = np.array(one.spikes), columns >= job.line.warm_up
+    for other in (_is_slow(job, each) for each in culprits):
+        free &= ~other | bool(other[spikes].mean() > HALF)
+    return columns[free & ~np.isin(columns, spikes)]
+
+
+def _is_slow(job: Observed, one: Suspect) -> Mask:
+    """The columns in which a culprit is slow: of those from the first to the last, which may have
+    been found by their means, the ones with half of its excess or more."""
+    columns = np.arange(len(job.line.steps))
+    inside = np.isin(columns, columns[one.columns])
+    if one.spikes or not one.phases:
+        return inside
+    excess = np.sum([np.nan_to_num(job.excess_of(phase, one.row)) for phase in one.phases], axis=0)
+    return np.asarray(inside & (excess >= HALF * one.excess_ns))
 
 
 def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:

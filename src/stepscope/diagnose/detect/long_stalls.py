@@ -4,8 +4,9 @@ says little.
 Every process on a busy machine pauses at times, seldom and for long. How long is estimated from the
 job itself: no rank may be blamed for a pause as long as any of the others', nor for one below the
 longest that healthy jobs showed. Lengths are taken to have the heavy tail of such pauses.
-Source: order statistics of Pareto's law.
-Cannot see: two ranks that both have long pauses; pauses shorter than `HICCUP_NS`.
+Source: order statistics of Pareto's law. A few others may have long pauses of their own (two
+slow ranks in turns): they are left out at the price of a test for each way to choose them.
+Cannot see: many ranks with long pauses; pauses shorter than `HICCUP_NS`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,32 @@ SEVERAL = 2
 """One long pause may be anything. Statistics."""
 
 
-def chance(own_ns: Floats, others_ns: Floats, ranks: int) -> float:
+def without_suspects(own_ns: Floats, others_ns: Floats, suspects: int) -> tuple[Floats, float]:
+    """The longest pauses of the others, without the few that have long ones themselves: as many as
+    make it least likely that this rank's pauses are chance; and how likely it is then.
+
+    Args:
+        others_ns: the longest pause of each.
+        suspects: how many may be left out.
+    """
+    ordered, ranks = np.sort(others_ns), others_ns.size + 1
+    ways = [(chance(own_ns, ordered[: ordered.size - out], ranks, out), out)
+            for out in range(suspects + 1)]  # fmt: skip
+    by_chance, out = min(ways)
+    return ordered[: ordered.size - out], by_chance
+
+
+def chance(own_ns: Floats, others_ns: Floats, ranks: int, left_out: int = 0) -> float:
     """The probability that by chance one rank, and no other, has pauses of such lengths.
 
     All that are longer than any other rank's hit one and the same rank, and each of them is that
-    much longer.
+    much longer. Each of those that were left out might have been any.
     """
     longest = own_ns[longer(own_ns, others_ns)]
     if longest.size < SEVERAL:
         return 1.0
     tails = float(np.prod((_usual_ns(others_ns) / longest) ** TAIL))
-    return tails * float(ranks) ** (1 - longest.size)
+    return tails * float(ranks) ** (1 + left_out - longest.size)
 
 
 def longer(own_ns: Floats, others_ns: Floats) -> Ints:

@@ -35,9 +35,12 @@ from stepscope.window import Floats, Ints
 ONSET_RISE = 0.5
 """The excess before the onset is less than this part of the excess after it, or there was no onset.
 Our simulator."""
+SEVERAL = 2
+"""One window may be high by chance. Our choice."""
 SLOPE, SLOPE_Z = 0.1, 3.0
 """An excess grew up to its onset if the window before has this part of it, and so many standard
-deviations: one window in 700 has by chance. Our choice, statistics."""
+deviations: one window in 700 has by chance. So has one that counts as slow again. Our choice,
+statistics."""
 
 
 Look = Callable[[Floats, Sequence[Ints], float, str | None, int], list[Straggler]]
@@ -203,7 +206,32 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     if not is_brief(job) and main.stop - first >= _least_steps(job):
         first = onset(excesses[main.phase], main, job.line.warm_up)
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
+    again = _again(job, excesses[main.phase], first, main)
+    if again:
+        columns = np.concatenate([np.arange(first, main.stop), *again])
+        suspect = replace(suspect_in(job, main.row, np.unique(columns)), worst=None)
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
+
+
+def _again(job: Observed, series: Floats, first: int, one: Straggler) -> list[Ints]:
+    """Other stretches of several windows, in each of which it takes half as much longer or more:
+    who takes turns with another slow rank is slow again and again."""
+    skip, found = job.line.warm_up, list[Ints]()
+    width, level = (
+        window_width(len(series) - skip),
+        HALF * float(np.nanmean(series[first : one.stop])),
+    )
+    if is_brief(job) or HALF * one.z < SLOPE_Z * np.sqrt((one.stop - one.first) / width):
+        return found
+    for begin, end in ((skip, first), (one.stop, len(series))):
+        lead = begin + (end - begin) % width
+        blocks = stats.block_means(series[None, lead:end], width)[0]
+        found += [
+            np.arange(lead + run[0] * width, lead + (run[-1] + 1) * width)
+            for run in stats.runs_of(np.flatnonzero(blocks > level))
+            if run.size >= SEVERAL
+        ]
+    return found
 
 
 def onset(series: Floats, one: Straggler, warm_up: int) -> int:
@@ -219,7 +247,8 @@ def onset(series: Floats, one: Straggler, warm_up: int) -> int:
     if part.size <= 2 * width:
         return one.first
     split = stats.split_point(part, width, part.size - width)
-    before, after = stats.median(part[:split]), stats.median(part[split:])
+    # no medians: who is slow in every second step has none
+    before, after = float(np.nanmean(part[:split])), float(np.nanmean(part[split:]))
     if before < ONSET_RISE * after and warm_up + split > one.first - width:
         noise = stats.step_noise(part[None, :split]) / np.sqrt(width)
         least = before + max(SLOPE * (after - before), SLOPE_Z * float(noise))

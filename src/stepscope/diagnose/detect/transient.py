@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.detect.duties import habits
-from stepscope.diagnose.detect.long_stalls import SEVERAL, chance, longer
+from stepscope.diagnose.detect.long_stalls import SEVERAL, longer, without_suspects
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
@@ -365,7 +365,7 @@ def _far_longer(
     """The ranks of the one unit, with their columns, whose runs of spikes are far longer than any
     other's.
 
-    `chance` is that of any unit, so that only phases are tested separately.
+    Chance is that of any unit, so that only phases are tested separately.
     """
     spiking = [unit for unit in units if spikes.rows[unit].any()]
     hits = [spikes.of_unit(unit) for unit in spiking]
@@ -374,8 +374,10 @@ def _far_longer(
     longest = np.array([one.max(initial=0.0) for one in lengths])
     found: dict[int, Ints] = {}
     for at, (unit, hit) in enumerate(zip(spiking, hits, strict=True)):
-        others = np.delete(longest, at)
-        if chance(lengths[at], others, len(units)) * tests / len(spikes.hit) > FALSE_ALARMS:
+        others = np.zeros(len(units) - 1)
+        others[: longest.size - 1] = np.delete(longest, at)
+        others, by_chance = without_suspects(lengths[at], others, others.size // SUSPECTS)
+        if by_chance * tests / len(spikes.hit) > FALSE_ALARMS:
             continue
         runs = list(_runs(series.begins_ns, hit))
         columns = np.concatenate([runs[run] for run in longer(lengths[at], others)])

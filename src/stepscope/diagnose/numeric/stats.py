@@ -219,6 +219,19 @@ def _with_means(excess: Floats, first: Ints, stop: Ints) -> Stretches:
     return Stretches(first, stop, total / np.maximum(length, 1), length)
 
 
+def steadiest(excess: Floats, worst: Stretches, allowance: float, rows: Ints) -> Stretches:
+    """The same, but of the given rows, whose excess comes and goes, the heaviest run of columns
+    that exceed half of what those above the allowance do on average."""
+    first, stop = worst.first.copy(), worst.stop.copy()
+    for row in rows.tolist():
+        values = excess[row, first[row] : stop[row]]
+        level = float(values[values > allowance].mean())
+        runs = runs_of(first[row] + np.flatnonzero(values > level / 2))
+        heaviest = max(runs, key=lambda run: float(excess[row, run].sum()))
+        first[row], stop[row] = heaviest[0], heaviest[-1] + 1
+    return _with_means(excess, first, stop)
+
+
 @dataclass(frozen=True)
 class Noise:
     """How much block values scatter, and by how much autocorrelation increases a mean's error."""
