@@ -278,13 +278,28 @@ def _too_often(
         left[at] = False
         if count < LEAST_SPIKES or others < 1:
             break
-        rest = int(events.until_and_from(int(events.since[at]))[left].sum())
-        if poisson_tail(count, (rest + 1) / others) * tests > FALSE_ALARMS:
+        rest = events.until_and_from(int(events.since[at]))[left]
+        if _by_chance(count, rest, others) * tests > FALSE_ALARMS:
             break
         hit = events.hit[at]
         found |= {int(row): np.flatnonzero(hit & spikes.hit[row]) for row in spiking[at]
                   if (hit & spikes.hit[row]).any()}  # fmt: skip
     return found
+
+
+def _by_chance(count: int, rest: Ints, others: int) -> float:
+    """How likely a unit has so many events at the rate of the others; a few of these may be slow
+    themselves, and each that is left out might have been any.
+
+    Args:
+        rest: the events of others that have any.
+        others: how many there are.
+    """
+    ordered = np.sort(rest)
+    ways = [poisson_tail(count, (int(ordered[: ordered.size - out].sum()) + 1) / (others - out))
+            * float(others + 1) ** out
+            for out in range(min(others // SUSPECTS, ordered.size) + 1)]  # fmt: skip
+    return min(ways)
 
 
 @dataclass(frozen=True)

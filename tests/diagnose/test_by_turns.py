@@ -1,7 +1,8 @@
-"""Two slow ranks of which now one and now the other holds up the job."""
+"""Slow ranks of which now one and now the other holds up the job."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis
@@ -39,3 +40,14 @@ def test_both_are_named_with_their_parts_of_the_cost(every: int, since: int) -> 
 def test_who_costs_little_by_turns_is_named_as_well(every: int) -> None:
     found = by_turns(every, ms=10.0)
     assert {rank for one in found.verdicts for rank in one.ranks} == {1, 6}
+
+
+def test_three_of_eight_that_hold_up_the_others_at_random_are_named() -> None:
+    whose = np.random.default_rng(5).integers(3, size=200)
+
+    def late(own: Floats) -> Floats:
+        own[1, whose, np.arange(own.shape[2])] += 40e6
+        return own
+
+    found = diagnose(a_job(8, noise=0.02, edit=late, stacks=False)).verdicts
+    assert {rank for one in found for rank in one.ranks} == {0, 1, 2}
