@@ -208,8 +208,8 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
     again = _again(job, excesses[main.phase], first, main)
     if again:
-        columns = np.concatenate([np.arange(first, main.stop), *again])
-        suspect = replace(suspect_in(job, main.row, np.unique(columns)), worst=None)
+        columns = _to_the_step(excesses[main.phase], [np.arange(first, main.stop), *again])
+        suspect = replace(suspect_in(job, main.row, columns), worst=None)
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
 
 
@@ -232,6 +232,14 @@ def _again(job: Observed, series: Floats, first: int, one: Straggler) -> list[In
             if run.size >= SEVERAL
         ]
     return found
+
+
+def _to_the_step(series: Floats, stretches: Sequence[Ints]) -> Ints:
+    """The columns of stretches of windows, and the next ones that are as high as half of them."""
+    columns = np.unique(np.concatenate(stretches))
+    high = np.flatnonzero(series > HALF * float(np.nanmean(series[columns])))
+    return np.concatenate([run for run in stats.runs_of(np.union1d(columns, high))
+                           if np.isin(run, columns).any()])  # fmt: skip
 
 
 def onset(series: Floats, one: Straggler, warm_up: int) -> int:

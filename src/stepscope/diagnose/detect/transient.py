@@ -298,8 +298,13 @@ def _by_chance(count: int, rest: Ints, others: int) -> float:
     ordered = np.sort(rest)
     ways = [poisson_tail(count, (int(ordered[: ordered.size - out].sum()) + 1) / (others - out))
             * float(others + 1) ** out
-            for out in range(min(others // SUSPECTS, ordered.size) + 1)]  # fmt: skip
+            for out in range(min(_suspects(others), ordered.size) + 1)]  # fmt: skip
     return min(ways)
+
+
+def _suspects(others: int) -> int:
+    """How many other ranks may be slow themselves: of three one, so that most are not."""
+    return max(others // SUSPECTS, int(others > SUSPECTS // 2))
 
 
 @dataclass(frozen=True)
@@ -391,7 +396,7 @@ def _far_longer(
     for at, (unit, hit) in enumerate(zip(spiking, hits, strict=True)):
         others = np.zeros(len(units) - 1)
         others[: longest.size - 1] = np.delete(longest, at)
-        others, by_chance = without_suspects(lengths[at], others, others.size // SUSPECTS)
+        others, by_chance = without_suspects(lengths[at], others, _suspects(others.size))
         if by_chance * tests / len(spikes.hit) > FALSE_ALARMS:
             continue
         runs = list(_runs(series.begins_ns, hit))

@@ -62,19 +62,25 @@ class Gaps:
     @classmethod
     def of(
         cls, cell: Ints, place: Ints, within: Mask, begin: Ints, end: Ints, busy: Union,
-        shape: tuple[int, int],
+        steps: Ints,
     ) -> Gaps:  # fmt: skip
         """The gaps before operators that begin and end at these places on the axis.
 
-        No work hides behind an operator within passes, in which its rank waits.
+        No work hides behind an operator within passes, in which its rank waits. Nor does that of a
+        step behind what ended before its rank began the step.
+
+        Args:
+            steps: `[rank, step]`: where each begins on the axis.
         """
         order = np.argsort(begin, kind="stable")
         before = np.empty_like(begin)
         before[order] = np.concatenate((begin[order[:1]], begin[order[:-1]]))
+        before = np.clip(steps.ravel()[cell], before, begin)
         cover = busy.within(before, begin)
         gap = (begin - before - cover).astype(np.float64)
         cover -= union(begin[within], end[within]).within(before, begin)
-        return cls(cell, place, within, gap, cover.astype(np.float64), shape)
+        ranks, columns = steps.shape
+        return cls(cell, place, within, gap, cover.astype(np.float64), (ranks, columns))
 
     def hidden(self) -> Floats:
         """How much more than its gaps each rank needs in each step, `[rank, step]` in ns."""

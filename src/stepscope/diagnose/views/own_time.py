@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
+from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
 from stepscope.diagnose.thresholds import HALF
@@ -431,7 +431,7 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     own = uncovered(line, axis, busy)
     gaps = None
     if places is not None:
-        gaps = _gaps(places, within, waited, (first, until), busy, own.shape)
+        gaps = _gaps(places, within, waited, (first, until), busy, _begins(line, axis))
     own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
     found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
@@ -453,9 +453,14 @@ def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[In
 
 def _gaps(
     places: tuple[Ints, Ints], within: Mask, waited: Mask, spans: tuple[Ints, Ints], busy: Union,
-    shape: tuple[int, ...],
+    steps: Ints,
 ) -> Gaps:  # fmt: skip
     """The time before operators, of those that ranks wait for from their begin on."""
     cell, place, begin, end = (column[waited] for column in (*places, *spans))
-    ranks, steps = shape
-    return Gaps.of(cell, place, within[waited], begin, end, busy, (ranks, steps))
+    return Gaps.of(cell, place, within[waited], begin, end, busy, steps)
+
+
+def _begins(line: Timeline, axis: Axis) -> Ints:
+    """`[rank, step]`: where each step begins on the axis; unknown ones where its rank's does."""
+    rank = np.arange(len(line.ranks))[:, None]
+    return axis.at(rank, np.where(line.start_ns == NULL, axis.origin_ns, line.start_ns))
