@@ -344,3 +344,18 @@ def test_one_step_that_is_slow_by_chance_is_not_when_a_link_became_slow(
     slow: list[int], begin: int
 ) -> None:
     assert without_strays(np.array(slow))[0] == begin
+
+
+@pytest.mark.parametrize("steps", [5, 15, 30])
+def test_two_adapters_that_are_slow_by_turns_are_both_named(steps: int) -> None:
+    def by_turns(members: tuple[int, ...], step: int) -> float:
+        return through(5 if step // steps % 2 else 10, times=10.0, since=0)(members, step)
+
+    found = diagnose(a_wired_job(by_turns)).verdicts
+    assert sorted(one.ranks for one in found) == [(5,), (10,)]
+    assert sum(one.lost_fraction or 0.0 for one in found) > 0.25
+
+
+def test_where_all_adapters_of_a_host_are_slow_it_is_what_they_share() -> None:
+    found = the_verdict(a_wired_job(through(4, 5)))
+    assert (names(found)[0], found.devices[0].type, found.ranks) == ("h2", "host", (4, 5))

@@ -141,7 +141,7 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
         best = int(np.argmax(scored.total))
         active = scored.scores[best] > 0
         explained = np.isin(np.arange(len(cells.slow)), paths.places_of([best]))[:, None] & active
-        often = _is_no_chance(cells, paths, best, active)
+        often = _is_often(cells, paths, best, active, explained)
         few = Runs.of(active[None, cells.known.any(axis=0)]).length.size < LEAST_SPIKES
         if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
             return
@@ -165,10 +165,31 @@ def _without(cells: Cells, some: Mask) -> Cells:
     return Cells(cells.known & ~some, cells.slow & ~some, cells.brief)
 
 
-def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool:
+def _is_often(cells: Cells, paths: Paths, device: int, active: Mask, explained: Mask) -> bool:
+    """Whether a device is slow more often than places are without any reason, or than they are
+    beside one other device, which might be any: two slow ones may take turns, and together explain
+    nearly all that is slow."""
+    if _is_no_chance(cells, paths, device, active):
+        return True
+    scored = score_devices(paths, _without(cells, explained))
+    other = int(np.argmax(scored.total))
+    theirs = np.isin(np.arange(len(cells.slow)), paths.places_of([other]))[:, None]
+    beside = _without(cells, theirs & (scored.scores[other] > 0) & ~explained)
+    strays = int((beside.slow & ~explained).sum())
+    if strays > STRAYS * int((cells.slow & explained).sum()):
+        return False
+    return _is_no_chance(beside, paths, device, active, len(paths.devices))
+
+
+def _is_no_chance(
+    cells: Cells, paths: Paths, device: int, active: Mask, ways: int = 1
+) -> bool:  # fmt: skip
     """Whether a device is slow more often than places are without any reason.
 
     Slow steps come in episodes, so these are counted, unless one of them lasts.
+
+    Args:
+        ways: in how many ways the cells were chosen.
     """
     places = paths.places_of([device])
     others = cells.slow.copy()
@@ -184,7 +205,8 @@ def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool
         return False
     chance = (elsewhere + 1) / (int(cells.known.sum()) + 2)
     steps = int(cells.known[places].any(axis=0).sum())
-    return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
+    tests = math.log(len(cells.slow) * ways)
+    return log_tail(often, steps, chance) + tests < math.log(FALSE_ALARMS)
 
 
 def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:

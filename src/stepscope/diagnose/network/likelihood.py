@@ -28,12 +28,12 @@ MOST_STEPS = 10
 step. Our simulator."""
 PRIOR: Mapping[Kind, float] = {
     "link": 2.0, "nic": 1.0, "switch": 1.0, "nvlink": 1.0, "pcie": 0.5, "unknown": 1.0,
-    "fabric": 1.0, "edge": 0.1, "lane": 1.0, "distance": 0.1,
+    "fabric": 1.0, "edge": 0.1, "lane": 1.0, "distance": 0.1, "host": 0.1,
 }  # fmt: skip
 """Prior weights. Holmes, section 3.1, lists four causes between machines, without their shares:
 fabric problems, flapping links, failed links and adapters; so two of four are links. It does not
-list PCIe. Paper. What lies between is as unlikely as in `slow_hosts`; within a host it is as likely
-as the end at either rank. Our choice."""
+list PCIe. Paper. What lies between is as unlikely as in `slow_hosts`, and so is what all adapters
+of a host share; within a host it is as likely as the end at either rank. Our choice."""
 CHUNK = 1 << 22
 """Cells that are scored at a time: 32 MB."""
 

@@ -23,7 +23,17 @@ from stepscope.diagnose.network.rerouted import abandoned_nics
 from stepscope.window import Ints, Mask, Window
 
 Kind = Literal[
-    "nic", "link", "switch", "nvlink", "pcie", "unknown", "fabric", "edge", "lane", "distance"
+    "nic",
+    "link",
+    "switch",
+    "nvlink",
+    "pcie",
+    "host",
+    "unknown",
+    "fabric",
+    "edge",
+    "lane",
+    "distance",
 ]
 
 SUFFERS = 0.9
@@ -172,6 +182,9 @@ class Topology:
         if leaf is not None:
             yield PathDevice("link", f"{nic}--{leaf}", behind)
             yield PathDevice("switch", leaf, self._behind_leaf[leaf])
+        host = self._devices.host(rank)
+        if host is not None and behind != self._behind_host[host]:
+            yield PathDevice("host", host, self._behind_host[host])
         if rank in self.abandoned:
             name = self.abandoned[rank]
             users = (one for one, nic in self.abandoned.items() if nic == name)
