@@ -17,13 +17,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.rounds import LEAST_ROUNDS, MOST_UNLIKE, round_of_calls
+from stepscope.diagnose.prepare.rounds import (
+    FEW_STEPS,
+    LEAST_ROUNDS,
+    MOST_UNLIKE,
+    round_of_calls,
+)
 from stepscope.trace.names import BACKWARD, DATA_LOAD, OPTIMIZER
 from stepscope.window import NULL, Ints, Table, Window
 
-FEW_STEPS = 2
-"""Numbers of steps in a job whose steps were not recorded: the first, and one that was begun. Our
-choice."""
 DETAILED = ("kernels", "kernel_summaries", "host_ops")
 """Tables of traces: a trace of one or two steps is complete."""
 
