@@ -33,7 +33,8 @@ from stepscope.diagnose.views.peers import (
 )
 from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.samples import Sampled, errors, sampled
-from stepscope.diagnose.views.stacks import Samples, read_samples
+from stepscope.diagnose.views.stack_rows import read_samples
+from stepscope.diagnose.views.stacks import Samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.views.work_size import WorkSize, work_size

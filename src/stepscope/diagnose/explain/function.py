@@ -23,7 +23,6 @@ from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is
 from stepscope.diagnose.views.stacks import (
     LEAST_SHARE,
     LEAST_STEPS,
-    SAMPLE_NS,
     Samples,
     SlowFunction,
     slower_than_peers,
@@ -158,8 +157,10 @@ def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
         return None
     span, lasted_ns = _when(job, samples, suspect)
     own = span & (samples.row == suspect.row)
+    if suspect.all_runs is not None and samples.weight[own].sum() < samples.least_ns:
+        return _slow_function(job, suspect.all_runs)
     steps = np.unique(job.line.column_at(samples.time_ns[own])).size
-    if samples.interval_ns < SAMPLE_NS and steps < LEAST_STEPS:
+    if samples.are_dense and steps < LEAST_STEPS:
         return None
     others = job.peers_of(suspect.row, suspect.phase).tolist()
     excess = suspect.whole_ns / max(lasted_ns, 1.0)

@@ -27,7 +27,6 @@ from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import (
     LOADER,
     MODULES,
-    PASSES,
     TRAINING,
     function_of,
     is_librarys,
@@ -38,10 +37,8 @@ from stepscope.diagnose.views.frames import (
     is_users,
     waits,
 )
-from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Table, Window
+from stepscope.window import Floats, Ints, Mask
 
-MAIN = "MainThread"
 CARRIES = 0.7
 """The innermost function with this share of the largest excess is named. A larger share would name
 callers, a smaller one a callee that is only part of the cause. Our simulator."""
@@ -60,6 +57,9 @@ TRACED_NS = 10**6
 """The shortest sampling interval, that of stacks in a profiler's trace."""
 SHORT = 0.1
 """This part of the runs of equal samples are of one sample at most. Our choice: a few are cut."""
+EQUALLY_LONG = 0.75
+"""The shortest twentieth of the runs by that of the shortest tenth: half as long where samples come
+at random, and as long where they come regularly. Statistics: halfway."""
 LEAST_SAMPLES = 20
 """Needs so many samples per side: the error of a share is then below 0.12. Statistics."""
 LEAST_STEPS = 5
@@ -275,9 +275,24 @@ class Samples:
 
     @cached_property
     def interval_ns(self) -> float:
-        """The time between two samples, at most that of py-spy: the length of short runs."""
+        """The mean time between samples, by the length of short runs: at most that of py-spy."""
         short = float(np.quantile(self.weight, SHORT)) if self.weight.size else SAMPLE_NS
-        return float(np.clip(short, TRACED_NS, SAMPLE_NS))
+        mean = short / -np.log1p(-SHORT) if self.at_random else short
+        return float(np.clip(mean, TRACED_NS, SAMPLE_NS))
+
+    @cached_property
+    def at_random(self) -> bool:
+        """Whether samples were taken at random times, as py-spy does, so that each is independent
+        of the one before. Profilers sample regularly: their short runs are equally long."""
+        if not self.weight.size:
+            return True
+        shorter, short = np.quantile(self.weight, (SHORT / 2, SHORT))
+        return bool(shorter < EQUALLY_LONG * short)
+
+    @property
+    def are_dense(self) -> bool:
+        """Whether samples follow each other so closely that those of a step are not independent."""
+        return not self.at_random and self.interval_ns < SAMPLE_NS
 
     @property
     def least_ns(self) -> float:
@@ -349,60 +364,16 @@ class Samples:
         return caller if is_users(self.functions[caller]) else at
 
     def users_own(self, function: int, now: Floats, peers: Floats, least: float) -> int:
-        """The user's function to look at instead of an installed package's: one that peers do not
-        run, and that takes at least this share more; the innermost of them, or else the same.
+        """The user's function to look at instead of one that peers run as well: one that they do
+        not run, and that takes at least this share more; the innermost of them, or else the same.
 
         `Linear.forward` runs everywhere: that it takes longer does not say what calls it more.
         """
-        name = self.functions[function]
-        if is_users(name) or is_librarys(name):
+        if is_librarys(self.functions[function]) or peers[function] <= ABSENT * now[function]:
             return function
         only_here = self._which(is_theirs) & (now - peers >= least) & (peers <= ABSENT * now)
         found = np.flatnonzero(only_here)
         return int(found[np.argmax(self.depth[found])]) if found.size else function
-
-
-def in_training(stacks: Table) -> Mask:
-    """The samples of main threads; of the threads that train, if no main thread does; else all."""
-    threads, frames = stacks.strings("thread"), stacks.strings("frames")
-    main = threads.equals(MAIN)
-    train = np.array([any(path in text for path in PASSES) for text in frames.values], np.bool_)
-    trains = np.append(train, False)[frames.codes]  # the last one: no frames
-    if trains.any() and not (main & trains).any():
-        return np.isin(threads.codes, np.unique(threads.codes[trains]))
-    return np.asarray(main | ~main.any())
-
-
-def read_samples(window: Window, line: Timeline) -> Samples | None:
-    """The samples of the main threads, or None if there are none."""
-    table = window.table("stacks")
-    if table is None:
-        return None
-    row = line.rows(table.ints("rank"))
-    keep = (row >= 0) & (table.strings("frames").codes >= 0) & in_training(table)
-    if not keep.any():
-        return None
-    table, row = table.take(keep), row[keep]
-    frames = table.strings("frames")
-    used, code = np.unique(frames.codes, return_inverse=True)
-    index = _index([frames.values[int(one)] for one in used])
-    weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
-    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
-
-
-def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
-    """The functions of each stack, each once per stack and at its innermost depth."""
-    functions: dict[str, int] = {}
-    lines: dict[str, int] = {}
-    pairs: list[tuple[int, int, int, int]] = []
-    for stack, text in enumerate(stacks):
-        innermost = {}
-        for depth, frame in enumerate(text.split(";")):
-            function = functions.setdefault(function_of(frame), len(functions))
-            innermost[function] = (depth, lines.setdefault(frame, len(lines)))
-        pairs += [(stack, function, *where) for function, where in innermost.items()]
-    columns = np.array(pairs, np.int64).reshape(-1, 4).T
-    return tuple(functions), tuple(lines), columns[0], columns[1], columns[2], columns[3]
 
 
 def slower_than_peers(

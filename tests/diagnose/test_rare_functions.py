@@ -1,0 +1,47 @@
+"""What a rank does in few steps, in samples that py-spy takes at random times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.run import diagnose
+from stepscope.window import Strings, Table, Window
+
+from .jobs import Fault, a_job, put
+
+SAVE = "save (train.py:70)"
+EVALUATE = "evaluate (train.py:80)"
+EVERY = 40
+
+
+def sampled_at_random(job: Window) -> Window:
+    """The job whose ranks were sampled at random times, one row for each run of equal samples."""
+    random = np.random.default_rng(0)
+    rows = []
+    for rank, own in job.tables["stacks"].per_rank():
+        start, frames = own.ints("start_ns"), own.strings("frames")
+        times = start[0] + np.cumsum(random.exponential(1e8, start.size)).astype(np.int64)
+        code = frames.codes[np.clip(np.searchsorted(start, times) - 1, 0, start.size - 1)]
+        begins = np.flatnonzero(np.diff(code, prepend=-1))
+        ends = np.append(times[begins[1:]], times[-1])
+        rows += [(rank, int(times[at]), int(end - times[at]), frames.values[code[at]])
+                 for at, end in zip(begins, ends, strict=True)]  # fmt: skip
+    rank, begin, lasted, text = zip(*rows, strict=True)
+    columns = {"rank": rank, "start_ns": begin, "duration_ns": lasted}
+    table = {name: np.array(values, np.int64) for name, values in columns.items()}
+    names = {"thread": ["MainThread"] * len(rows), "frames": list(text)}
+    return put(job, stacks=Table({**table, **{n: Strings.of(v) for n, v in names.items()}}))
+
+
+def test_a_function_of_few_steps_is_named_by_the_samples_of_all_of_them() -> None:
+    pause = Fault((0,), "forward-compute", EVERY, ms=900.0, every=EVERY, computes=False,
+                  function=SAVE)  # fmt: skip
+    (verdict,) = diagnose(sampled_at_random(a_job(steps=240, faults=[pause]))).verdicts
+    assert (verdict.ranks, verdict.function) == ((0,), SAVE)
+
+
+def test_the_caller_that_peers_do_not_run_is_named_not_what_everybody_runs() -> None:
+    slower = Fault((0,), "forward-compute", EVERY, ms=900.0, every=EVERY, computes=False,
+                   function=f"{EVALUATE};forward (model.py:31)")  # fmt: skip
+    (verdict,) = diagnose(sampled_at_random(a_job(steps=240, faults=[slower]))).verdicts
+    assert (verdict.ranks, verdict.function) == ((0,), EVALUATE)
