@@ -156,6 +156,19 @@ def test_ranks_that_lost_their_peer_are_victims_even_if_they_seem_to_be_first() 
     assert the_verdict(exits(JOB, (3, 100, KILLED), *others)).ranks == (3,)
 
 
+def test_a_rank_that_ends_normally_while_the_others_need_it_left_too_early() -> None:
+    """Its loop had fewer batches. The others failed, but for no reason of their own."""
+    others = [(0, 700, LOST_ITS_PEER), (1, 701, TERMINATED), (2, 701, LOST_ITS_PEER)]
+    verdict = the_verdict(exits(JOB, (3, 100, NORMAL), *others))
+    assert (verdict.ranks, verdict.cause, verdict.ended) == ((3,), "code", "left")
+    assert "ended normally while the others went on in step 40" in verdict.summary
+
+
+def test_a_job_whose_ranks_end_one_by_one_is_done() -> None:
+    ends = [(0, 100, NORMAL), (1, 900, NORMAL), (2, 901, INTERRUPTED), (3, 902, TERMINATED)]
+    assert diagnose(exits(JOB, *ends)).verdicts == ()
+
+
 def test_a_rank_that_vanished_is_named_while_the_others_still_wait() -> None:
     verdict = the_verdict(exits(JOB, (3, 100, KILLED)))
     assert verdict.summary == "rank 3 was killed (SIGKILL) in step 40; 3 other ranks did not end"
