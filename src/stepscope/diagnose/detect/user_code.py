@@ -70,6 +70,8 @@ class UserCode:
         samples = job.samples
         if samples is None or (len(job.line.ranks) == 1 and job.window.job.world_size != 1):
             return
+        if job.has_roles:  # what an actor does beside training is its work
+            return
         own = _own(job, samples)
         spent = _spent(job, samples, own)
         part = None if spent is None else waste.stretch(job, spent, ORDINARY, blur_ns=BLUR_NS)
