@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Strings, Table, Window
+from stepscope.window import Strings, Window
 
-from .jobs import Fault, a_job, put
+from .jobs import Fault, a_job, a_table, put
 
 SAVE = "save (train.py:70)"
 EVALUATE = "evaluate (train.py:80)"
@@ -26,11 +26,8 @@ def sampled_at_random(job: Window) -> Window:
         ends = np.append(times[begins[1:]], times[-1])
         rows += [(rank, int(times[at]), int(end - times[at]), frames.values[code[at]])
                  for at, end in zip(begins, ends, strict=True)]  # fmt: skip
-    rank, begin, lasted, text = zip(*rows, strict=True)
-    columns = {"rank": rank, "start_ns": begin, "duration_ns": lasted}
-    table = {name: np.array(values, np.int64) for name, values in columns.items()}
-    names = {"thread": ["MainThread"] * len(rows), "frames": list(text)}
-    return put(job, stacks=Table({**table, **{n: Strings.of(v) for n, v in names.items()}}))
+    table = a_table("rank start_ns duration_ns frames", rows)
+    return put(job, stacks=table.with_column("thread", Strings.of(["MainThread"] * len(rows))))
 
 
 def test_a_function_of_few_steps_is_named_by_the_samples_of_all_of_them() -> None:

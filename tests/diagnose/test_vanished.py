@@ -158,14 +158,18 @@ def test_ranks_that_lost_their_peer_are_victims_even_if_they_seem_to_be_first() 
 
 def test_a_rank_that_ends_normally_while_the_others_need_it_left_too_early() -> None:
     """Its loop had fewer batches. The others failed, but for no reason of their own."""
-    others = [(0, 700, LOST_ITS_PEER), (1, 701, TERMINATED), (2, 701, LOST_ITS_PEER)]
+    others: list[tuple[int, int, dict[str, Any]]] = [
+        (0, 700, LOST_ITS_PEER), (1, 701, TERMINATED), (2, 701, LOST_ITS_PEER),
+    ]  # fmt: skip
     verdict = the_verdict(exits(JOB, (3, 100, NORMAL), *others))
     assert (verdict.ranks, verdict.cause, verdict.ended) == ((3,), "code", "left")
     assert "ended normally while the others went on in step 40" in verdict.summary
 
 
 def test_a_job_whose_ranks_end_one_by_one_is_done() -> None:
-    ends = [(0, 100, NORMAL), (1, 900, NORMAL), (2, 901, INTERRUPTED), (3, 902, TERMINATED)]
+    ends: list[tuple[int, int, dict[str, Any]]] = [
+        (0, 100, NORMAL), (1, 900, NORMAL), (2, 901, INTERRUPTED), (3, 902, TERMINATED),
+    ]  # fmt: skip
     assert diagnose(exits(JOB, *ends)).verdicts == ()
 
 

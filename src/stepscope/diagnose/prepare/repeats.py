@@ -25,7 +25,7 @@ from stepscope.diagnose.prepare.rounds import (
     round_of_calls,
 )
 from stepscope.trace.names import BACKWARD, DATA_LOAD, OPTIMIZER
-from stepscope.window import NULL, Ints, Strings, Table, Window, joined
+from stepscope.window import NULL, Column, Ints, Strings, Table, Window, joined
 
 OTHER_WORK = "between-operators"
 """The phase of ranks that train nothing, while they are in no operator: they act, score, read."""
@@ -95,14 +95,21 @@ def _with_gaps(window: Window, phases: Table) -> Window:
 def _gaps(phases: Table, found: Sequence[tuple[int, Ints, Ints]]) -> Table:
     """Rows like those of phases; what is not known of them is null."""
     rank = np.concatenate([np.full(since.size, rank) for rank, since, _ in found])
-    numbers = {"rank": rank, "step": np.zeros_like(rank), "microbatch": np.full_like(rank, -1),
-               "start_ns": np.concatenate([since for _, since, _ in found]),
-               "duration_ns": np.concatenate([lasted for _, _, lasted in found]),
-               "waits": np.zeros_like(rank), "wait_ns": np.zeros_like(rank)}  # fmt: skip
-    rows = {**numbers, "phase": Strings.of([OTHER_WORK] * rank.size)}
-    nothing = {True: Strings.of([None] * rank.size), False: np.full_like(rank, NULL)}
-    return Table({name: rows.get(name, nothing[isinstance(column, Strings)])
-                  for name, column in phases.columns.items()})  # fmt: skip
+    rows: dict[str, Column] = {
+        "rank": rank,
+        "step": np.zeros_like(rank),
+        "microbatch": np.full_like(rank, -1),
+        "start_ns": np.concatenate([since for _, since, _ in found]),
+        "duration_ns": np.concatenate([lasted for _, _, lasted in found]),
+        "waits": np.zeros_like(rank),
+        "wait_ns": np.zeros_like(rank),
+        "phase": Strings.of([OTHER_WORK] * rank.size),
+    }
+    for name, column in phases.columns.items():
+        words = isinstance(column, Strings)
+        unknown = Strings.of([None] * rank.size) if words else np.full_like(rank, NULL)
+        rows.setdefault(name, unknown)
+    return Table({name: rows[name] for name in phases.columns})
 
 
 def _begins(phases: Table, name: str) -> Begins:

@@ -245,6 +245,22 @@ class Samples:
         pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
         return self._nearest_line(pairs, chosen)
 
+    def users_within(self, calling: Callable[[str], bool], chosen: Mask) -> str:
+        """The line of the user's innermost function that such functions call, if it takes most of
+        their chosen time; empty if there is none, or too few samples."""
+        at = self._which(calling)[self.pair_function]
+        outer = np.full(self.stacks, np.iinfo(np.int64).max)
+        np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
+        weight = np.where(outer < np.iinfo(np.int64).max, self._weights(chosen), 0.0)
+        own = self._which(is_theirs)[self.pair_function]
+        inside = np.flatnonzero(own & (self.pair_depth > outer[self.pair_stack]))
+        spent = stats.sums(self.pair_function[inside], weight[self.pair_stack[inside]],
+                           len(self.functions))  # fmt: skip
+        if weight.sum() < self.least_ns or spent.max() < HALF * weight.sum():
+            return ""
+        carrying = np.flatnonzero(spent >= CARRIES * spent.max())
+        return self.line_of(int(carrying[np.argmax(self.depth[carrying])]), chosen)
+
     def _nearest_line(self, pairs: Mask, chosen: Mask) -> str:
         """The line that has most of the chosen time, of the innermost of these pairs of each stack;
         empty if there is none."""
