@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.window import NULL, Strings, Table, Window
 
-from .jobs import MS, a_job, a_table, put
+from .jobs import MS, a_job, a_table, both, put
 from .test_hang import a_stuck_job, stopped
 
 RESET = "RuntimeError: [pair.cc:537] Read error [10.0.0.1]:1: Connection reset by peer"
@@ -208,3 +209,20 @@ def test_who_kills_a_job_that_hangs_is_not_its_fault() -> None:
 def test_the_end_of_a_process_explains_the_hang_that_it_causes() -> None:
     killed = exits(stopped(a_stuck_job(seconds=2.5)), (2, 1, KILLED))
     assert the_verdict(killed).ended == "killed"
+
+
+def test_where_a_rank_hangs_is_not_where_ctrl_c_found_it() -> None:
+    """Passes of the others end with the job, and the rank cleans up before it ends as well."""
+    hangs = a_stuck_job(seconds=40, function="bump (train.py:20)")
+    last = int(hangs.tables["stacks"].ints("start_ns").max())
+    stacks, phases = hangs.tables["stacks"], hangs.tables["phases"]
+    lasted = last + 300 * MS - phases.ints("start_ns")[-1:]
+    late = phases.take(np.array([len(phases) - 1])).with_column("duration_ns", lasted)
+    left = a_table("rank thread start_ns duration_ns frames active", [
+        (2, "MainThread", last + 150 * MS, MS, "_del_library (torch/library.py:665)", 1)
+    ])  # fmt: skip
+    job = put(hangs, stacks=both(stacks, left), phases=both(phases, late))
+    gap = (last - _end(job)) // MS
+    killed = exits(job, *((rank, gap + 200 + rank, INTERRUPTED) for rank in (2, 0, 1, 3)))
+    (verdict,) = diagnose(killed).verdicts
+    assert (verdict.ranks, verdict.function) == ((2,), "bump (train.py:20)")
