@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from stepscope.diagnose.views.frames import PASSES, function_of
@@ -23,13 +25,21 @@ def in_training(stacks: Table) -> Mask:
     return np.asarray(main | ~main.any())
 
 
-def read_samples(window: Window, line: Timeline) -> Samples | None:
-    """The samples of the main threads, or None if there are none."""
+def beside_training(stacks: Table) -> Mask:
+    """The samples of all other threads."""
+    return ~in_training(stacks)
+
+
+def read_samples(
+    window: Window, line: Timeline, threads: Callable[[Table], Mask] = in_training
+) -> Samples | None:
+    """The samples of some threads, of those that train if not said otherwise; None if there are
+    none."""
     table = window.table("stacks")
     if table is None:
         return None
     row = line.rows(table.ints("rank"))
-    keep = (row >= 0) & (table.strings("frames").codes >= 0) & in_training(table)
+    keep = (row >= 0) & (table.strings("frames").codes >= 0) & threads(table)
     if not keep.any():
         return None
     table, row = table.take(keep), row[keep]

@@ -230,6 +230,10 @@ class Samples:
         """Which samples have a wanted function on their stack."""
         return self._holding(self._which(wanted)[self.pair_function])[self.code]
 
+    def end_in(self, wanted: Callable[[str], bool]) -> Mask:
+        """Which samples have a wanted function innermost."""
+        return np.asarray(self._which(wanted)[self._innermost][self.code])
+
     def part(self, inside: Mask, chosen: Mask) -> float:
         """The part of the chosen time that is inside."""
         weight = self.weight[chosen]
