@@ -22,7 +22,7 @@ from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
-from stepscope.diagnose.detect.straggler import Straggler, least_steps, stragglers
+from stepscope.diagnose.detect.straggler import Straggler, exceeds, least_steps, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -202,8 +202,18 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     first = main.first
     if not is_brief(job) and main.stop - first >= _least_steps(job):
         first = onset(excesses[main.phase], main, job.line.warm_up)
-    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
+    found_in = [*excesses]
+    if None not in excesses and _takes_longer(job, main):
+        found_in.append(None)
+    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, found_in)
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
+
+
+def _takes_longer(job: Observed, one: Straggler) -> bool:
+    """Whether the rank takes longer in all that it does, while it is slow in one phase."""
+    skip = job.line.warm_up
+    own, part = job.total[:, skip:], (one.first - skip, one.stop - skip)
+    return exceeds(own, job.groups(None), job.line.typical_ns, one.row, part)
 
 
 def onset(series: Floats, one: Straggler, warm_up: int) -> int:
