@@ -1,4 +1,4 @@
-"""What a rank does in few steps, in samples that py-spy takes at random times."""
+"""Functions in samples that py-spy takes at random times, also in few steps."""
 
 from __future__ import annotations
 
@@ -42,3 +42,22 @@ def test_the_caller_that_peers_do_not_run_is_named_not_what_everybody_runs() -> 
                    function=f"{EVALUATE};forward (model.py:31)")  # fmt: skip
     (verdict,) = diagnose(sampled_at_random(a_job(steps=240, faults=[slower]))).verdicts
     assert (verdict.ranks, verdict.function) == ((0,), EVALUATE)
+
+
+def test_where_the_excess_ends_is_named_not_the_modules_that_lie_further_in_elsewhere() -> None:
+    """A module calls others in most of its time, and itself sleeps on one rank."""
+    module = "Module._call_impl (/lib/python3.11/site-packages/torch/nn/modules/module.py:1789)"
+    linear = "Linear.forward (/lib/python3.11/site-packages/torch/nn/modules/linear.py:134)"
+    usual, sleeps = "mlp (model.py:10)", "mlp (model.py:9)"
+    slow = Fault((0,), "forward-compute", 0, ms=30.0, computes=False, function=f"{module};{sleeps}")
+    job = a_job(faults=[slow])
+    frames = job.tables["stacks"].strings("frames")
+    nested = tuple(
+        one.replace("hook (train.py:77);", "").replace(
+            "forward (model.py:31)", f"{module};{usual};{module};{linear}"
+        )
+        for one in frames.values
+    )
+    stacks = job.tables["stacks"].with_column("frames", Strings(frames.codes, nested))
+    (verdict,) = diagnose(put(job, stacks=stacks)).verdicts
+    assert (verdict.ranks, verdict.function) == ((0,), sleeps)

@@ -367,16 +367,24 @@ class Samples:
         total = np.bincount(self.pair_function, weights=self.pair_depth, minlength=count.size)
         return np.asarray(total / np.maximum(count, 1))
 
-    def deepest(self, gain: Floats) -> int | None:
+    def deepest(self, gain: Floats, itself: Floats | None = None) -> int | None:
         """The innermost function with most of the largest gain, except functions that wait, and
         stepscope's own. Where that is a function in C that the user calls, such as a sleep, its
-        caller is the one to look at."""
+        caller is the one to look at.
+
+        Args:
+            itself: the gain of the time that ends in each function. Where one has most of the
+                largest gain so, none is further in: functions that are nested in themselves, as
+                modules are, seem to be.
+        """
         allowed = self._which(lambda name: not (waits(name) or is_ours(name)))
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
         carrying = np.flatnonzero(gain >= CARRIES * gain.max())
         at = int(carrying[np.argmax(self.depth[carrying])])
+        if itself is not None and itself[carrying].max() >= CARRIES * gain.max():
+            at = int(carrying[np.argmax(itself[carrying])])
         placed = carrying[[not self.functions[one].startswith(BUILT_IN) for one in carrying]]
         if not self.functions[at].startswith(BUILT_IN) or not placed.size:
             return at
@@ -421,11 +429,12 @@ def slower_than_peers(
         np.median(samples.own_shares_of(rows[known], span), axis=0),
     )
     gains = [now - before for now, before in (within, itself)]
-    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
+    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)), gains[1])
     least = max(LEAST_SHARE, HALF * excess)
     if at is None or max(gain[at] for gain in gains) < least:
         return None
-    at = samples.users_own(at, *within, least)
+    ever = np.median(samples.shares_of(rows, np.ones(len(span), np.bool_))[0], axis=0)
+    at = samples.users_own(at, within[0], np.maximum(within[1], ever), least)
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
     frame = samples.line_of(at, own, alone)
