@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.views.stack_rows import _index as indexed
 from stepscope.diagnose.views.stacks import Samples, slower_than_peers
-from stepscope.diagnose.views.stacks import _index as indexed
 
 TRAIN, LOADS = "main (train.py:10)", "main (train.py:10);load (train.py:4)"
 SLEEPS = f"{LOADS};<built-in function sleep>"

@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.diagnose.explain.idle import Idle, evidence, while_idle
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.stacks import read_samples
+from stepscope.diagnose.views.stack_rows import read_samples
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Strings, Window
 

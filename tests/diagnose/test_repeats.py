@@ -48,3 +48,10 @@ def test_a_healthy_job_stays_healthy() -> None:
 def test_steps_that_an_optimizer_ends_are_not_counted_again() -> None:
     window, _ = clean(a_job(steps=2))
     assert np.unique(window.tables["phases"].ints("step")).tolist() == [0, 1]
+
+
+def test_calls_alone_show_the_rounds_of_a_training_loop_without_steps_and_phases() -> None:
+    job = by_hand(a_job(steps=60, faults=SLOW))
+    diagnosis = diagnose(without(job, "phases", "pauses"))
+    assert any("rounds" in one.why for one in diagnosis.skipped)
+    assert [one.ranks for one in diagnosis.verdicts] == [(2,)]

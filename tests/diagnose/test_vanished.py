@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.window import NULL, Strings, Table, Window
 
-from .jobs import MS, a_job, a_table, put
+from .jobs import MS, a_job, a_table, both, put
 from .test_hang import a_stuck_job, stopped
 
 RESET = "RuntimeError: [pair.cc:537] Read error [10.0.0.1]:1: Connection reset by peer"
@@ -156,6 +157,23 @@ def test_ranks_that_lost_their_peer_are_victims_even_if_they_seem_to_be_first() 
     assert the_verdict(exits(JOB, (3, 100, KILLED), *others)).ranks == (3,)
 
 
+def test_a_rank_that_ends_normally_while_the_others_need_it_left_too_early() -> None:
+    """Its loop had fewer batches. The others failed, but for no reason of their own."""
+    others: list[tuple[int, int, dict[str, Any]]] = [
+        (0, 700, LOST_ITS_PEER), (1, 701, TERMINATED), (2, 701, LOST_ITS_PEER),
+    ]  # fmt: skip
+    verdict = the_verdict(exits(JOB, (3, 100, NORMAL), *others))
+    assert (verdict.ranks, verdict.cause, verdict.ended) == ((3,), "code", "left")
+    assert "ended normally while the others went on in step 40" in verdict.summary
+
+
+def test_a_job_whose_ranks_end_one_by_one_is_done() -> None:
+    ends: list[tuple[int, int, dict[str, Any]]] = [
+        (0, 100, NORMAL), (1, 900, NORMAL), (2, 901, INTERRUPTED), (3, 902, TERMINATED),
+    ]  # fmt: skip
+    assert diagnose(exits(JOB, *ends)).verdicts == ()
+
+
 def test_a_rank_that_vanished_is_named_while_the_others_still_wait() -> None:
     verdict = the_verdict(exits(JOB, (3, 100, KILLED)))
     assert verdict.summary == "rank 3 was killed (SIGKILL) in step 40; 3 other ranks did not end"
@@ -191,3 +209,20 @@ def test_who_kills_a_job_that_hangs_is_not_its_fault() -> None:
 def test_the_end_of_a_process_explains_the_hang_that_it_causes() -> None:
     killed = exits(stopped(a_stuck_job(seconds=2.5)), (2, 1, KILLED))
     assert the_verdict(killed).ended == "killed"
+
+
+def test_where_a_rank_hangs_is_not_where_ctrl_c_found_it() -> None:
+    """Passes of the others end with the job, and the rank cleans up before it ends as well."""
+    hangs = a_stuck_job(seconds=40, function="bump (train.py:20)")
+    last = int(hangs.tables["stacks"].ints("start_ns").max())
+    stacks, phases = hangs.tables["stacks"], hangs.tables["phases"]
+    lasted = last + 300 * MS - phases.ints("start_ns")[-1:]
+    late = phases.take(np.array([len(phases) - 1])).with_column("duration_ns", lasted)
+    left = a_table("rank thread start_ns duration_ns frames active", [
+        (2, "MainThread", last + 150 * MS, MS, "_del_library (torch/library.py:665)", 1)
+    ])  # fmt: skip
+    job = put(hangs, stacks=both(stacks, left), phases=both(phases, late))
+    gap = (last - _end(job)) // MS
+    killed = exits(job, *((rank, gap + 200 + rank, INTERRUPTED) for rank in (2, 0, 1, 3)))
+    (verdict,) = diagnose(killed).verdicts
+    assert (verdict.ranks, verdict.function) == ((2,), "bump (train.py:20)")

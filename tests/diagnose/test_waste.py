@@ -138,6 +138,19 @@ def test_loading_that_holds_all_ranks_from_the_first_step() -> None:
     assert "more workers" in verdict.advice
 
 
+def test_what_loading_runs_on_the_main_thread_is_named() -> None:
+    loading = [Fault(ALL, DATA_LOAD, 0, ms=40.0, computes=False)]
+    job = a_job(noise=0.02, faults=loading)
+    stacks, loader = job.tables["stacks"], "__next__ (dataloader.py:700)"
+    frames = stacks.strings("frames")
+    called = [f"{one};collate (train.py:7)" if one.endswith(loader) else one
+              for one in frames.values]  # fmt: skip
+    stacks = stacks.with_column("frames", Strings(frames.codes, tuple(called)))
+    (verdict,) = verdicts(put(job, stacks=stacks))
+    assert verdict.function == "collate (train.py:7)"
+    assert "waiting for data, in collate (train.py:7)" in verdict.summary
+
+
 def test_loading_that_takes_a_few_percent_is_ordinary() -> None:
     assert verdicts(a_job(noise=0.02, faults=[Fault(ALL, DATA_LOAD, 0, ms=4.0)])) == ()
 

@@ -383,7 +383,8 @@ def status(diagnosis: Diagnosis) -> str:
     state = render_headline(diagnosis)
     if diagnosis.verdicts:
         state = f"{story.status(diagnosis)}; {count(len(diagnosis.verdicts), 'culprit')}"
-    return f"step {series.steps[-1]}, {middle} per step; {state}"
+    pace = f", {middle} per step" if any(recent) else ""  # the first one may not have ended
+    return f"step {series.steps[-1]}{pace}; {state}"
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:

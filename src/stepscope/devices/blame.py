@@ -23,7 +23,7 @@ OF_A_DEVICE: frozenset[Cause] = frozenset(
 )
 """Causes that may lie in a device. The others are the job's own: its code, its data, its
 interpreter."""
-OF_THE_JOB = ("out of memory", "failed")
+OF_THE_JOB = ("out of memory", "failed", "left")
 """Ends of a process that are the job's own: it used too much memory, or it raised an exception."""
 ROUNDED = 0.01
 """By how much probabilities that add up to 1 exceed it, as each is rounded."""

@@ -44,7 +44,7 @@ def may_overlap(one: Span | None, other: Span | None) -> bool:
     return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
 
 
-Ended = Literal["", "out of memory", "killed", "crashed", "aborted", "failed"]
+Ended = Literal["", "out of memory", "killed", "crashed", "aborted", "failed", "left"]
 Extent = Literal["passes", "everything", "some"]
 
 

@@ -33,7 +33,8 @@ from stepscope.diagnose.views.peers import (
 )
 from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.samples import Sampled, errors, sampled
-from stepscope.diagnose.views.stacks import Samples, read_samples
+from stepscope.diagnose.views.stack_rows import beside_training, read_samples
+from stepscope.diagnose.views.stacks import Samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.views.work_size import WorkSize, work_size
@@ -225,6 +226,11 @@ class Observed:
     def samples(self) -> Samples | None:
         """Samples of the main threads' stacks; None where nobody took any."""
         return read_samples(self.window, self.line)
+
+    @cached_property
+    def samples_beside(self) -> Samples | None:
+        """Sampled stacks of the other threads."""
+        return read_samples(self.window, self.line, beside_training)
 
     @cached_property
     def patterns(self) -> tuple[Patterns, ...]:

@@ -68,6 +68,7 @@ from stepscope.diagnose.explain.pattern import PatternOfRank
 from stepscope.diagnose.explain.pcie import SlowPcieLink
 from stepscope.diagnose.explain.quota import CpuQuota
 from stepscope.diagnose.explain.stopped import StoppedProcess
+from stepscope.diagnose.explain.threads import OtherThread
 from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.explain.trace import SlowTrace
 from stepscope.diagnose.method import Detector, Explanation
@@ -176,6 +177,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Compilation(),
     SlowCopies(),
     PatternOfRank(),
+    OtherThread(),
     SlowerFunction(),
     StarvedProcessor(),
     SlowPcieLink(),

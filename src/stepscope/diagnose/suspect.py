@@ -38,6 +38,8 @@ class Suspect:
     """The run of spike columns with most of the excess: the first, and the one after the last."""
     worst_ns: float = 0.0
     """Its excess per step there."""
+    all_runs: Suspect | None = None
+    """The suspect in all its spikes, where this is its worst run of them only."""
     by_past: bool = False
     """Whether it was compared with its own past, because no other rank does the same work."""
     ordinary: bool = False
@@ -66,7 +68,8 @@ class Suspect:
         if self.worst is None:
             return self
         first, stop = self.worst
-        return replace(self, first=first, stop=stop, excess_ns=self.worst_ns, spikes=())
+        return replace(self, first=first, stop=stop, excess_ns=self.worst_ns, spikes=(),
+                       all_runs=self)  # fmt: skip
 
 
 def dominant(shares: dict[str, float]) -> str | None:

@@ -77,6 +77,7 @@ ENDED: Mapping[Ended, tuple[str, str]] = {
     "crashed": ("crashed process", "a fault in native code, a device or memory ended its process"),
     "aborted": ("aborted process", "a failed check or an uncaught exception in native code"),
     "failed": ("failed process", "an error in its code ended its process"),
+    "left": ("ended too early", "its process ended without an error, and the others lost it"),
 }
 """How a process ended, in the place of its cause."""
 

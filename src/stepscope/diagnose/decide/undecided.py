@@ -55,8 +55,7 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         return "no steps were recorded" + (OF_KERNELS if job.kernels is not None else "")
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:
-        few = f"{judged} steps were" if judged != 1 else "one step was"
-        return f"only {few} judged, and whether steps were faster before is unknown"
+        return f"too few steps to judge ({judged}), and whether earlier ones were faster is unknown"
     if not job.own.phases:
         return _without_own_time(job)
     return _hidden(job)

@@ -15,6 +15,7 @@ from stepscope.diagnose.finding import (
     Verdict,
 )
 from stepscope.diagnose.network.devices import culprit_devices
+from stepscope.diagnose.operators.endings import until_it_ended
 from stepscope.diagnose.operators.liveness import lasting_stack
 from stepscope.diagnose.shown import StepSeries
 from stepscope.diagnose.views.frames import is_ours, users_frame
@@ -55,13 +56,14 @@ def _hangs(finding: Finding) -> bool:
 
 
 def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
-    """The last stack of a rank that hangs, or that called another operator in a dump."""
+    """The last stack of a rank that hangs, or that called another operator in a dump: not what it
+    did when the job was ended."""
     if not isinstance(finding, Stuck):
         return ()
     if finding.stack is not None or not finding.ranks:
         return finding.stack or ()
     shown = _hangs(finding) or finding.method == "desync"
-    return lasting_stack(window, finding.ranks[0]) if shown else ()
+    return lasting_stack(until_it_ended(window), finding.ranks[0]) if shown else ()
 
 
 def _lost_fraction(finding: Finding) -> float | None:

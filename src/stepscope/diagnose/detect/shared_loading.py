@@ -33,9 +33,11 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads as loads_data
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.frames import loads_data as loads_by_torch
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.summary import short_frame
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints, Mask
 
@@ -276,9 +278,22 @@ def _found(job: Observed, phase: str, part: waste.Stretch, loads: Mask) -> Waste
     rank, alone = int(job.line.ranks[np.argmax(loads)]), loads.sum() == 1
     who = f"rank {rank} spends" if alone else "all ranks spend"
     says = f"{who} {percent(part.loss)} of {'its' if alone else 'their'} steps waiting for data"
+    function = loading_function(job, part.first, part.stop)
+    says += f", in {short_frame(function)}" if function else ""
     says += job.line.since(part.first)
     detail = f"each of {int(loads.sum())} ranks spends {part.lost_ns / 1e6:.1f} ms per step in it"
     return waste.found(
         job, SharedLoading.name, "data_loading", part, part.loss, says, detail,
-        (rank,) if alone else (), phase,
+        (rank,) if alone else (), phase, function,
     )  # fmt: skip
+
+
+def loading_function(job: Observed, first: int, stop: int) -> str | None:
+    """The user's function in which main threads spend most of the time that they load data in these
+    columns; None where none does, or workers load."""
+    samples = job.samples
+    if samples is None:
+        return None
+    begin, end = job.line.span_ns(first, stop)
+    inside = (samples.time_ns >= begin) & (samples.time_ns < end)
+    return samples.users_within(loads_by_torch, inside) or None

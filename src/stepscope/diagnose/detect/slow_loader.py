@@ -17,12 +17,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.account.belief import LOADING, odds, unusual_bits
+from stepscope.diagnose.detect.shared_loading import loading_function
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.summary import short_frame
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, union
 
@@ -60,13 +62,16 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
     load_ms, step_ms = (stats.median(one) / 1e6 for one in (loading, period))
     detail = (f"the main thread spends {load_ms:.1f} ms of {each} ({step_ms:.1f} ms) in its "
               f"DataLoader, and the device idles in {percent(exposed)} of that")  # fmt: skip
+    function = loading_function(job, first, len(job.line.steps))
+    says = f"rank {rank} spends {percent(lost)} of its steps waiting for its DataLoader"
+    says += f", in {short_frame(function)}" if function else ""
     yield Slowdown(
         method="slow-loader", cause="data_loading", detail=detail, ranks=(rank,), phase=DATA_LOAD,
         steps=job.line.span(first, len(job.line.steps)),
         time_ns=job.line.span_ns(first, len(job.line.steps)),
         slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost, victims=0,
         score=min(sure, next(score for least, score in SCORES if steps >= least)),
-        says=f"rank {rank} spends {percent(lost)} of its steps waiting for its DataLoader",
+        says=says, function=function,
         values={"share": share, "exposed": exposed, "steps": steps},
     )  # fmt: skip
 

@@ -196,6 +196,27 @@ def _persistent(excess: Floats, allowance: float) -> stats.Stretches:
     return stats.steadiest(excess, worst, allowance, np.flatnonzero(comes_and_goes))
 
 
+def exceeds(
+    own: Floats, groups: Sequence[Ints], period_ns: float, row: int, part: tuple[int, int]
+) -> bool:
+    """Whether a rank that is slow in one phase takes longer in all together, or in another one, in
+    the same columns: one test of one rank, so its noise may reach less than that of all."""
+    width = window_width(own.shape[1])
+    if own.shape[1] // width < LEAST_WINDOWS or not groups or period_ns <= 0:
+        return False
+    pad = max(PAD * period_ns, PAD_NS)
+    excess = log_ratios(stats.block_means(own, width), groups, pad)
+    floor = effect_floor(stats.step_noise(log_ratios(own, groups, pad)))
+    noise = stats.pooled_noise(excess, floor / 2, stats.worst_stretch(excess, floor / 2))
+    lead = own.shape[1] - excess.shape[1] * width
+    inside = excess[row, max(part[0] - lead, 0) // width : max(part[1] - lead, 0) // width]
+    inside = inside[np.isfinite(inside)]
+    if not inside.size or inside.mean() < floor:
+        return False
+    z = float(inside.mean() / noise.of_mean(np.array([inside.size]))[0])
+    return z >= stats.threshold(FALSE_ALARMS, 1, noise.samples)
+
+
 def least_steps(steps: int) -> int:
     """The shortest stretch that counts in a series of so many steps."""
     width = window_width(steps)

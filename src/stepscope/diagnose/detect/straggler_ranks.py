@@ -22,7 +22,7 @@ from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
-from stepscope.diagnose.detect.straggler import Straggler, least_steps, stragglers
+from stepscope.diagnose.detect.straggler import Straggler, exceeds, least_steps, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -205,7 +205,10 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     first = main.first
     if not is_brief(job) and main.stop - first >= _least_steps(job):
         first = onset(excesses[main.phase], main, job.line.warm_up)
-    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
+    found_in = [*excesses]
+    if None not in excesses and _takes_longer(job, main):
+        found_in.append(None)
+    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, found_in)
     again = _again(job, excesses[main.phase], first, main)
     if again:
         columns = _to_the_step(excesses[main.phase], [np.arange(first, main.stop), *again])
@@ -213,24 +216,27 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
 
 
+def _takes_longer(job: Observed, one: Straggler) -> bool:
+    """Whether the rank takes longer in all that it does, while it is slow in one phase."""
+    skip = job.line.warm_up
+    own, part = job.total[:, skip:], (one.first - skip, one.stop - skip)
+    return exceeds(own, job.groups(None), job.line.typical_ns, one.row, part)
+
+
 def _again(job: Observed, series: Floats, first: int, one: Straggler) -> list[Ints]:
     """Other stretches of several windows, in each of which it takes half as much longer or more:
     who takes turns with another slow rank is slow again and again."""
     skip, found = job.line.warm_up, list[Ints]()
-    width, level = (
-        window_width(len(series) - skip),
-        HALF * float(np.nanmean(series[first : one.stop])),
-    )
+    width = window_width(len(series) - skip)
+    level = HALF * float(np.nanmean(series[first : one.stop]))
     if is_brief(job) or HALF * one.z < SLOPE_Z * np.sqrt((one.stop - one.first) / width):
         return found
     for begin, end in ((skip, first), (one.stop, len(series))):
         lead = begin + (end - begin) % width
         blocks = stats.block_means(series[None, lead:end], width)[0]
-        found += [
-            np.arange(lead + run[0] * width, lead + (run[-1] + 1) * width)
-            for run in stats.runs_of(np.flatnonzero(blocks > level))
-            if run.size >= SEVERAL
-        ]
+        high = stats.runs_of(np.flatnonzero(blocks > level))
+        found += [np.arange(lead + run[0] * width, lead + (run[-1] + 1) * width)
+                  for run in high if run.size >= SEVERAL]  # fmt: skip
     return found
 
 

@@ -70,6 +70,8 @@ class UserCode:
         samples = job.samples
         if samples is None or (len(job.line.ranks) == 1 and job.window.job.world_size != 1):
             return
+        if job.has_roles:  # what an actor does beside training is its work
+            return
         own = _own(job, samples)
         spent = _spent(job, samples, own)
         part = None if spent is None else waste.stretch(job, spent, ORDINARY, blur_ns=BLUR_NS)
@@ -96,9 +98,10 @@ def _growth(
     inside &= (column >= part.first) & (column < part.stop)
     third = np.clip(np.searchsorted(edges, column, side="right") - 1, 0, PARTS - 1)[inside]
     ranks = max(np.unique(samples.row).size, 1)
-    spent = stats.sums(third, samples.weight[inside], PARTS) / ranks
-    steps = np.maximum(np.diff(edges), 1)
-    each, seen = spent / steps, np.maximum(spent / samples.interval_ns, 1.0)
+    spent = stats.sums(third, samples.weight[inside], PARTS)
+    each = spent / (ranks * np.maximum(np.diff(edges), 1))
+    alike = 1 if samples.at_random else ranks  # ranks that are sampled at the same times
+    seen = np.maximum(spent / (alike * samples.interval_ns), 1.0)
     error = float(np.hypot(*(each / np.sqrt(seen))[[0, -1]]))
     grown = float(each[-1] - each[0])
     if (np.diff(each) <= 0).any() or each[-1] < DOUBLES * each[0] or grown < SURE_SIGMAS * error:

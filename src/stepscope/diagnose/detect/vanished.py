@@ -1,7 +1,9 @@
-"""A rank whose process ended before the others': killed, crashed, or stopped by an exception.
+"""A rank whose process ended before the others': killed, crashed, by an exception, or too early.
 
-Fault: the out-of-memory killer, a crash, an uncaught exception, a kill by hand.
-Ours: no paper. The first process that ended badly is the culprit. Launchers then terminate the
+Fault: the out-of-memory killer, a crash, an uncaught exception, a kill by hand, a loop that ends
+earlier than on other ranks.
+Ours: no paper. The first process that ended badly is the culprit; if others failed only because a
+peer was gone, those that had ended normally before. Launchers then terminate the
 others (SIGTERM), and the others' operators fail because their peer is gone; neither is a culprit.
 Nor is a process that a communication library ended because calls do not match: that is a symptom of
 what the ranks called (`mismatch`). A process that ends itself (SIGABRT) is no fault of a device.
@@ -60,7 +62,7 @@ def find_vanished(window: Window) -> Stuck | None:
     exits = read_exits(window)
     culprits = _culprits(window, exits)
     if not culprits:
-        return _unmatched(window, exits)
+        return _left_early(window, exits) or _unmatched(window, exits)
     if _hung_before(window, culprits[0].ts_ns):
         return None
     return _finding(window, culprits, exits)
@@ -83,6 +85,15 @@ def _unmatched(window: Window, exits: Sequence[Exit]) -> Stuck | None:
         method="vanished", mismatched=True, unfinished=True, cause="code", detail=first.detail,
         time_ns=(first.ts_ns, exits[-1].ts_ns), score=UNKNOWN_CONFIDENCE, says=says,
     )  # fmt: skip
+
+
+def _left_early(window: Window, exits: Sequence[Exit]) -> Stuck | None:
+    """Processes that ended normally before others failed because a peer was gone."""
+    failed = next((one for one in exits if one.lost_peer), None)
+    left = [one for one in exits if failed and one.is_normal and one.ts_ns < failed.ts_ns]
+    if failed is None or not left or _hung_before(window, failed.ts_ns):
+        return None
+    return _finding(window, left, exits)
 
 
 def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
@@ -164,7 +175,7 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
         decisions=(Decision("earliest-cause", True, says=_first(who, alike)),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
-        stack=first.frames if ended == "failed" and first.reason else None,
+        stack=first.frames if (first.reason and ended == "failed") or ended == "left" else None,
     )  # fmt: skip
 
 
@@ -201,8 +212,9 @@ def _how(one: Exit) -> tuple[str, Ended, Cause]:
         killed = one.signal == signal.SIGKILL
         return (f"{{was}} killed ({name})", "killed", "unknown") if killed else (
             f"crashed ({name})", "crashed", "unknown")  # fmt: skip
-    if one.status is not None:
-        return f"exited with status {one.status}", "failed", "code"
+    if one.is_normal or one.status is not None:
+        how = "ended normally while the others went on", f"exited with status {one.status}"
+        return (how[0], "left", "code") if one.is_normal else (how[1], "failed", "code")
     return "vanished; how the process ended is unknown", "killed", "unknown"
 
 

@@ -23,7 +23,6 @@ from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is
 from stepscope.diagnose.views.stacks import (
     LEAST_SHARE,
     LEAST_STEPS,
-    SAMPLE_NS,
     Samples,
     SlowFunction,
     slower_than_peers,
@@ -70,7 +69,7 @@ def _compiling(job: Observed, suspect: Suspect) -> tuple[str | None, Evidence] |
     samples = job.samples
     if samples is None:
         return None
-    span, lasted_ns = _when(job, samples, suspect)
+    span, lasted_ns = of_slow_steps(job, samples, suspect)
     inside = samples.within(is_compiling)
     own = span & (samples.row == suspect.row)
     peers = span & np.isin(samples.row, job.peers_of(suspect.row, suspect.phase))
@@ -156,17 +155,19 @@ def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     samples = job.samples
     if samples is None:
         return None
-    span, lasted_ns = _when(job, samples, suspect)
+    span, lasted_ns = of_slow_steps(job, samples, suspect)
     own = span & (samples.row == suspect.row)
+    if suspect.all_runs is not None and samples.weight[own].sum() < samples.least_ns:
+        return _slow_function(job, suspect.all_runs)
     steps = np.unique(job.line.column_at(samples.time_ns[own])).size
-    if samples.interval_ns < SAMPLE_NS and steps < LEAST_STEPS:
+    if samples.are_dense and steps < LEAST_STEPS:
         return None
     others = job.peers_of(suspect.row, suspect.phase).tolist()
     excess = suspect.whole_ns / max(lasted_ns, 1.0)
     return slower_than_peers(samples, suspect.row, others, span, excess)
 
 
-def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, float]:
+def of_slow_steps(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, float]:
     """The samples of the suspect's slow steps, and the length of these steps; of its whole range if
     they are too short.
 

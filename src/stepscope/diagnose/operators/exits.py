@@ -12,11 +12,12 @@ from stepscope.window import NULL, Strings, Table, Window
 
 ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals of launchers, schedulers and terminals, which end a job on purpose."""
-ECHOES = (
+LOST_PEER = (
     "connection closed", "connection reset", "connection refused", "connection was likely closed",
-    "broken pipe", "remote process", "remote worker", "remoteerror", "timed out", "timeout",
-    "keyboardinterrupt", "signalexception",
+    "broken pipe", "remote process", "remote worker", "remoteerror",
 )  # fmt: skip
+"""Words of gloo, NCCL and torch.distributed in exceptions because another process is gone."""
+ECHOES = (*LOST_PEER, "timed out", "timeout", "keyboardinterrupt", "signalexception")
 """Words of gloo, NCCL, torch.distributed and Python in exceptions because somebody else ended or
 hangs, or because a signal asked the process to end."""
 MISMATCHED = (
@@ -45,6 +46,11 @@ class Exit:
         """Whether it ended because of another process, or was asked to end."""
         text = self.detail.lower()
         return any(word in text for word in (*ECHOES, *MISMATCHED)) or self.signal in ASKED_TO_END
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether it failed because another process was gone."""
+        return bool(self.reason) and any(word in self.detail.lower() for word in LOST_PEER)
 
     @property
     def exception(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.operators.exits import read_exits
 from stepscope.diagnose.prepare.clean import TIMES
-from stepscope.diagnose.views.stacks import in_training
+from stepscope.diagnose.views.stack_rows import in_training
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 Activity = Literal["stopped", "ended", "gone", "idle", "saving", "active", "unknown"]

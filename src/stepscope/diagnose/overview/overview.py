@@ -88,10 +88,11 @@ def _latest(job: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
     last = arrivals.last_rank[operators]
     caused = np.bincount(last, weights=arrivals.alone_ns[operators], minlength=ranks)
     row, first = int(np.argmax(caused)), int(operators[0])
+    alone_ns = arrivals.alone_in(operators[last == row], len(job.line.steps))
     return Latecomer(
         group=arrivals.group[first] or "", op=arrivals.op[first] or "",
         rank=int(job.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
-        caused_ns=int(caused[row] / len(job.line.steps)),
+        caused_ns=int(alone_ns.mean()),
     )  # fmt: skip
 
 

@@ -12,18 +12,23 @@ several of them is counted as several steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.rounds import LEAST_ROUNDS, MOST_UNLIKE, round_of_calls
+from stepscope.diagnose.prepare.rounds import (
+    FEW_STEPS,
+    LEAST_ROUNDS,
+    MOST_UNLIKE,
+    round_of_calls,
+)
 from stepscope.trace.names import BACKWARD, DATA_LOAD, OPTIMIZER
-from stepscope.window import NULL, Ints, Table, Window
+from stepscope.window import NULL, Column, Ints, Strings, Table, Window, joined
 
-FEW_STEPS = 2
-"""Numbers of steps in a job whose steps were not recorded: the first, and one that was begun. Our
-choice."""
+OTHER_WORK = "between-operators"
+"""The phase of ranks that train nothing, while they are in no operator: they act, score, read."""
 DETAILED = ("kernels", "kernel_summaries", "host_ops")
 """Tables of traces: a trace of one or two steps is complete."""
 
@@ -35,7 +40,12 @@ def with_repeats(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window with steps, and a note on what was counted; the same window where steps are known,
     or nothing repeats."""
     phases = window.table("phases")
-    if phases is None or not len(phases) or not _lacks_steps(window, phases):
+    if phases is None or not len(phases) or any(name in window.tables for name in DETAILED):
+        return window, ()
+    if _some_lack_steps(window) and _repeats(begins := _of_calls(window), window.ranks):
+        note = Skipped("steps", "some ranks step no optimizer; rounds of calls are counted instead")
+        return _numbered(_with_gaps(window, phases), begins), (note,)
+    if not _lacks_steps(window, phases):
         return window, ()
     for what, begins in (
         ("batches", _begins(phases, DATA_LOAD)),
@@ -50,14 +60,56 @@ def with_repeats(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
 
 def _lacks_steps(window: Window, phases: Table) -> bool:
     """Whether the job steps no optimizer, and all rows carry one or two numbers of steps."""
-    if any(name in window.tables for name in DETAILED):
-        return False
     names = phases.strings("phase")
     if names.equals(OPTIMIZER).any() or bool((names.equals(DATA_LOAD, BACKWARD)).sum() < 1):
         return False
     known = [window.table(name) for name in ("steps", "phases", "comm_ops")]
     numbers = [np.unique(one.ints("step")) for one in known if one is not None and one.has("step")]
     return np.unique(np.concatenate(numbers)).size <= FEW_STEPS
+
+
+def _some_lack_steps(window: Window) -> bool:
+    """Whether some ranks that call operators have no steps, while others do, as actors."""
+    steps, comm = window.table("steps"), window.table("comm_ops")
+    if steps is None or comm is None or not comm.has("step"):
+        return False
+    without = comm.take(~np.isin(comm.ints("rank"), np.unique(steps.ints("rank"))))
+    return bool(len(without)) and int(without.ints("step").max()) < FEW_STEPS
+
+
+def _with_gaps(window: Window, phases: Table) -> Window:
+    """The window in which ranks without any phase are in one wherever they are in no operator."""
+    comm = window.tables["comm_ops"]
+    begin, end = comm.ints("enqueue_ns"), np.maximum(comm.ints("end_ns"), comm.ints("enqueue_ns"))
+    found: list[tuple[int, Ints, Ints]] = []
+    for rank in sorted(set(window.ranks) - set(np.unique(phases.ints("rank")).tolist())):
+        own = np.flatnonzero(comm.ints("rank") == rank)
+        own = own[begin[own].argsort(kind="stable")]
+        since = np.maximum.accumulate(end[own])[:-1]
+        lasted = begin[own][1:] - since
+        found.append((rank, since[lasted > 0], lasted[lasted > 0]))
+    more = joined([phases, _gaps(phases, found)])
+    return replace(window, tables={**window.tables, "phases": more})
+
+
+def _gaps(phases: Table, found: Sequence[tuple[int, Ints, Ints]]) -> Table:
+    """Rows like those of phases; what is not known of them is null."""
+    rank = np.concatenate([np.full(since.size, rank) for rank, since, _ in found])
+    rows: dict[str, Column] = {
+        "rank": rank,
+        "step": np.zeros_like(rank),
+        "microbatch": np.full_like(rank, -1),
+        "start_ns": np.concatenate([since for _, since, _ in found]),
+        "duration_ns": np.concatenate([lasted for _, _, lasted in found]),
+        "waits": np.zeros_like(rank),
+        "wait_ns": np.zeros_like(rank),
+        "phase": Strings.of([OTHER_WORK] * rank.size),
+    }
+    for name, column in phases.columns.items():
+        words = isinstance(column, Strings)
+        unknown = Strings.of([None] * rank.size) if words else np.full_like(rank, NULL)
+        rows.setdefault(name, unknown)
+    return Table({name: rows[name] for name in phases.columns})
 
 
 def _begins(phases: Table, name: str) -> Begins:

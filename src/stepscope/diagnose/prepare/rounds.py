@@ -1,4 +1,4 @@
-"""Steps of a call log without step numbers: the calls of each rank repeat, round by round.
+"""Steps of a call log in which no step ends: the calls of each rank repeat, round by round.
 
 The length of a round is the lag at which a rank's calls (operator, kind of group, bytes) resemble
 themselves most. Among the calls that all ranks make equally often in a round, the rarest ends a
@@ -19,6 +19,9 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT, kinds_and_operat
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
 
 FINER = ("kernels", "kernel_summaries", "phases", "host_ops")
+FEW_STEPS = 2
+"""Numbers of steps in a job whose steps were not recorded: the first, and one that was begun. Our
+choice."""
 LEAST_ROUNDS = 10
 """Rounds that a log must contain: fewer that resemble each other may be layers. As the processor's
 rule for steps, and too few to judge anyway."""
@@ -62,10 +65,11 @@ def _is_log(window: Window, comm: Table) -> bool:
 
 
 def _has_steps(window: Window) -> bool:
-    """Whether any table says when steps were."""
-    for name in ("steps", "phases", "comm_ops"):
+    """Whether any table says when steps were. A recorder that sees no step end counts none: its
+    calls are all of the first one, or of the one after it."""
+    for name, first in (("steps", 0), ("phases", 0), ("comm_ops", FEW_STEPS)):
         table = window.table(name)
-        if table is not None and table.has("step") and bool((table.ints("step") >= 0).any()):
+        if table is not None and table.has("step") and bool((table.ints("step") >= first).any()):
             return True
     return False
 

@@ -83,10 +83,18 @@ class Arrivals:
         wait = np.repeat(latest, members) - self.arrive_ns
         return stats.sums(self.rows, np.where(counts, wait, 0), ranks)
 
+    def alone_in(self, operators: Ints, columns: int) -> Floats:
+        """For how long, in each step, others waited for the last rank alone in these operators."""
+        operators = operators[self.step[operators] >= 0]
+        last = np.maximum.reduceat(self.arrive_ns, self.begins)[operators]
+        begin = last - self.alone_ns[operators]
+        return _waited(self.step[operators], begin, last, columns)
+
     def lag_of(self, culprits: Mask, columns: int) -> Floats:
-        """How much later the last culprit arrived than the last other rank, summed per step."""
+        """How long others waited in each step for the last culprit after all others had arrived."""
         step, lag = self._lags(culprits)
-        return stats.sums(step, lag, columns)
+        theirs = self._latest(culprits)[self._both(culprits)]
+        return _waited(step, theirs - lag, theirs, columns)
 
     def knows(self, culprits: Mask, columns: int) -> Mask:
         """Steps with an operator of which arrivals of culprits and of others were recorded."""
@@ -130,15 +138,34 @@ class Arrivals:
 
     def _lags(self, culprits: Mask) -> tuple[Ints, Ints]:
         """The step of each operator with both, and by how much the last culprit came later."""
-        theirs = self._latest(culprits)
-        others = self._latest(~culprits)
-        both = (theirs > NULL) & (others > NULL) & (self.step >= 0)
-        lag = np.where(both, np.where(both, theirs, 0) - np.where(both, others, 0), 0)
-        return self.step[both], np.maximum(lag, 0)[both]
+        both = self._both(culprits)
+        lag = self._latest(culprits)[both] - self._latest(~culprits)[both]
+        return self.step[both], np.maximum(lag, 0)
+
+    def _both(self, culprits: Mask) -> Mask:
+        """Operators of a step of which arrivals of culprits and of others were recorded."""
+        known = (self._latest(culprits) > NULL) & (self._latest(~culprits) > NULL)
+        return np.asarray(known & (self.step >= 0))
 
     def _latest(self, chosen: Mask) -> Ints:
         values = np.where(chosen[self.rows], self.arrive_ns, NULL)
         return np.maximum.reduceat(values, self.begins) if self.begins.size else values
+
+
+def _waited(step: Ints, begin: Ints, end: Ints, columns: int) -> Floats:
+    """How long ranks waited in each step, by spans from their arrival to the last one.
+
+    Spans that overlap are one lateness, and the longest counts: who calls the next operator before
+    the last rank has come to this one did not wait in it, as for the buckets of one pass.
+    """
+    if not step.size:
+        return np.zeros(columns)
+    order = np.lexsort((begin, step))
+    step, begin, end = step[order], begin[order], end[order]
+    apart = step * int(end.max() - begin.min() + 1)  # so that no step reaches into the next one
+    reached = np.maximum.accumulate(end + apart)[:-1] - apart[1:]
+    first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (begin[1:] >= reached)))
+    return stats.sums(step[first], np.maximum.reduceat(end - begin, first), columns)
 
 
 def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:

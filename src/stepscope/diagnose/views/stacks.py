@@ -27,7 +27,6 @@ from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import (
     LOADER,
     MODULES,
-    PASSES,
     TRAINING,
     function_of,
     is_librarys,
@@ -38,10 +37,8 @@ from stepscope.diagnose.views.frames import (
     is_users,
     waits,
 )
-from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Table, Window
+from stepscope.window import Floats, Ints, Mask
 
-MAIN = "MainThread"
 CARRIES = 0.7
 """The innermost function with this share of the largest excess is named. A larger share would name
 callers, a smaller one a callee that is only part of the cause. Our simulator."""
@@ -60,6 +57,9 @@ TRACED_NS = 10**6
 """The shortest sampling interval, that of stacks in a profiler's trace."""
 SHORT = 0.1
 """This part of the runs of equal samples are of one sample at most. Our choice: a few are cut."""
+EQUALLY_LONG = 0.75
+"""The shortest twentieth of the runs by that of the shortest tenth: half as long where samples come
+at random, and as long where they come regularly. Statistics: halfway."""
 LEAST_SAMPLES = 20
 """Needs so many samples per side: the error of a share is then below 0.12. Statistics."""
 LEAST_STEPS = 5
@@ -230,6 +230,10 @@ class Samples:
         """Which samples have a wanted function on their stack."""
         return self._holding(self._which(wanted)[self.pair_function])[self.code]
 
+    def end_in(self, wanted: Callable[[str], bool]) -> Mask:
+        """Which samples have a wanted function innermost."""
+        return np.asarray(self._which(wanted)[self._innermost][self.code])
+
     def part(self, inside: Mask, chosen: Mask) -> float:
         """The part of the chosen time that is inside."""
         weight = self.weight[chosen]
@@ -244,6 +248,22 @@ class Samples:
         own = self._which(is_theirs)
         pairs = own[self.pair_function] & (self.pair_depth < outer[self.pair_stack])
         return self._nearest_line(pairs, chosen)
+
+    def users_within(self, calling: Callable[[str], bool], chosen: Mask) -> str:
+        """The line of the user's innermost function that such functions call, if it takes most of
+        their chosen time; empty if there is none, or too few samples."""
+        at = self._which(calling)[self.pair_function]
+        outer = np.full(self.stacks, np.iinfo(np.int64).max)
+        np.minimum.at(outer, self.pair_stack[at], self.pair_depth[at])
+        weight = np.where(outer < np.iinfo(np.int64).max, self._weights(chosen), 0.0)
+        own = self._which(is_theirs)[self.pair_function]
+        inside = np.flatnonzero(own & (self.pair_depth > outer[self.pair_stack]))
+        spent = stats.sums(self.pair_function[inside], weight[self.pair_stack[inside]],
+                           len(self.functions))  # fmt: skip
+        if weight.sum() < self.least_ns or spent.max() < HALF * weight.sum():
+            return ""
+        carrying = np.flatnonzero(spent >= CARRIES * spent.max())
+        return self.line_of(int(carrying[np.argmax(self.depth[carrying])]), chosen)
 
     def _nearest_line(self, pairs: Mask, chosen: Mask) -> str:
         """The line that has most of the chosen time, of the innermost of these pairs of each stack;
@@ -275,9 +295,24 @@ class Samples:
 
     @cached_property
     def interval_ns(self) -> float:
-        """The time between two samples, at most that of py-spy: the length of short runs."""
+        """The mean time between samples, by the length of short runs: at most that of py-spy."""
         short = float(np.quantile(self.weight, SHORT)) if self.weight.size else SAMPLE_NS
-        return float(np.clip(short, TRACED_NS, SAMPLE_NS))
+        mean = short / -np.log1p(-SHORT) if self.at_random else short
+        return float(np.clip(mean, TRACED_NS, SAMPLE_NS))
+
+    @cached_property
+    def at_random(self) -> bool:
+        """Whether samples were taken at random times, as py-spy does, so that each is independent
+        of the one before. Profilers sample regularly: their short runs are equally long."""
+        if not self.weight.size:
+            return True
+        shorter, short = np.quantile(self.weight, (SHORT / 2, SHORT))
+        return bool(shorter < EQUALLY_LONG * short)
+
+    @property
+    def are_dense(self) -> bool:
+        """Whether samples follow each other so closely that those of a step are not independent."""
+        return not self.at_random and self.interval_ns < SAMPLE_NS
 
     @property
     def least_ns(self) -> float:
@@ -332,16 +367,24 @@ class Samples:
         total = np.bincount(self.pair_function, weights=self.pair_depth, minlength=count.size)
         return np.asarray(total / np.maximum(count, 1))
 
-    def deepest(self, gain: Floats) -> int | None:
+    def deepest(self, gain: Floats, itself: Floats | None = None) -> int | None:
         """The innermost function with most of the largest gain, except functions that wait, and
         stepscope's own. Where that is a function in C that the user calls, such as a sleep, its
-        caller is the one to look at."""
+        caller is the one to look at.
+
+        Args:
+            itself: the gain of the time that ends in each function. Where one has most of the
+                largest gain so, none is further in: functions that are nested in themselves, as
+                modules are, seem to be.
+        """
         allowed = self._which(lambda name: not (waits(name) or is_ours(name)))
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
         carrying = np.flatnonzero(gain >= CARRIES * gain.max())
         at = int(carrying[np.argmax(self.depth[carrying])])
+        if itself is not None and itself[carrying].max() >= CARRIES * gain.max():
+            at = int(carrying[np.argmax(itself[carrying])])
         placed = carrying[[not self.functions[one].startswith(BUILT_IN) for one in carrying]]
         if not self.functions[at].startswith(BUILT_IN) or not placed.size:
             return at
@@ -349,60 +392,16 @@ class Samples:
         return caller if is_users(self.functions[caller]) else at
 
     def users_own(self, function: int, now: Floats, peers: Floats, least: float) -> int:
-        """The user's function to look at instead of an installed package's: one that peers do not
-        run, and that takes at least this share more; the innermost of them, or else the same.
+        """The user's function to look at instead of one that peers run as well: one that they do
+        not run, and that takes at least this share more; the innermost of them, or else the same.
 
         `Linear.forward` runs everywhere: that it takes longer does not say what calls it more.
         """
-        name = self.functions[function]
-        if is_users(name) or is_librarys(name):
+        if is_librarys(self.functions[function]) or peers[function] <= ABSENT * now[function]:
             return function
         only_here = self._which(is_theirs) & (now - peers >= least) & (peers <= ABSENT * now)
         found = np.flatnonzero(only_here)
         return int(found[np.argmax(self.depth[found])]) if found.size else function
-
-
-def in_training(stacks: Table) -> Mask:
-    """The samples of main threads; of the threads that train, if no main thread does; else all."""
-    threads, frames = stacks.strings("thread"), stacks.strings("frames")
-    main = threads.equals(MAIN)
-    train = np.array([any(path in text for path in PASSES) for text in frames.values], np.bool_)
-    trains = np.append(train, False)[frames.codes]  # the last one: no frames
-    if trains.any() and not (main & trains).any():
-        return np.isin(threads.codes, np.unique(threads.codes[trains]))
-    return np.asarray(main | ~main.any())
-
-
-def read_samples(window: Window, line: Timeline) -> Samples | None:
-    """The samples of the main threads, or None if there are none."""
-    table = window.table("stacks")
-    if table is None:
-        return None
-    row = line.rows(table.ints("rank"))
-    keep = (row >= 0) & (table.strings("frames").codes >= 0) & in_training(table)
-    if not keep.any():
-        return None
-    table, row = table.take(keep), row[keep]
-    frames = table.strings("frames")
-    used, code = np.unique(frames.codes, return_inverse=True)
-    index = _index([frames.values[int(one)] for one in used])
-    weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
-    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
-
-
-def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
-    """The functions of each stack, each once per stack and at its innermost depth."""
-    functions: dict[str, int] = {}
-    lines: dict[str, int] = {}
-    pairs: list[tuple[int, int, int, int]] = []
-    for stack, text in enumerate(stacks):
-        innermost = {}
-        for depth, frame in enumerate(text.split(";")):
-            function = functions.setdefault(function_of(frame), len(functions))
-            innermost[function] = (depth, lines.setdefault(frame, len(lines)))
-        pairs += [(stack, function, *where) for function, where in innermost.items()]
-    columns = np.array(pairs, np.int64).reshape(-1, 4).T
-    return tuple(functions), tuple(lines), columns[0], columns[1], columns[2], columns[3]
 
 
 def slower_than_peers(
@@ -430,11 +429,12 @@ def slower_than_peers(
         np.median(samples.own_shares_of(rows[known], span), axis=0),
     )
     gains = [now - before for now, before in (within, itself)]
-    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)))
+    at = samples.deepest(np.minimum(np.maximum(*gains), max(excess, LEAST_SHARE)), gains[1])
     least = max(LEAST_SHARE, HALF * excess)
     if at is None or max(gain[at] for gain in gains) < least:
         return None
-    at = samples.users_own(at, *within, least)
+    ever = np.median(samples.shares_of(rows, np.ones(len(span), np.bool_))[0], axis=0)
+    at = samples.users_own(at, within[0], np.maximum(within[1], ever), least)
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
     frame = samples.line_of(at, own, alone)

@@ -149,6 +149,9 @@ ENDED: Mapping[Ended, str] = {
     "complain of sizes, operators or closed connections, compare what all ranks called last",
     "failed": "read the traceback in the log of {who}; the errors of the other ranks follow from "
     "it",
+    "left": "compare how many steps and batches {who} has with the others: uneven shards, early "
+    "stopping that one rank decides, a `break`, an exception that was caught; the errors of the "
+    "other ranks follow from it",
 }
 FAILED_ALIKE = (
     "read one traceback in the log: {who} failed alike, so look for what they share (code, "
