@@ -32,7 +32,6 @@ from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.patterns import PINS, Function, Patterns
 from stepscope.diagnose.views.threads import busiest_worker, own_beta
 from stepscope.diagnose.words.advice import who_spend
@@ -142,7 +141,7 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     most = _loaded_in_steps(job, first.window) if function.loads else 1.0
     largest, beta, loss = min(first.beta, most), min(beta, most), min(loss, most)
     if function.loads:
-        held = _held_by_loading(job, first.window)
+        held = min(_held_by_loading(job, first.window), most)  # of two ranks, one may be slow
         beta, loss = max(beta, held), max(loss, held)
     bits = max(first.judge.bits(function, largest), first.judge.bits(function, beta))
     of_host = function.kind == "python"
@@ -191,7 +190,7 @@ def _held_by_loading(job: Observed, window: Patterns) -> float:
     period = job.line.period_ns[:, first:]
     loads = job.own.of(DATA_LOAD)[:, first:]
     held = np.minimum(loads, period - computed_ns(job)[:, first:]) / np.maximum(period, 1.0)
-    share = np.nanquantile(held, HALF, axis=0, method="lower")  # of two ranks, one may be slow
+    share = stats.column_median(held)
     return max(stats.median(share), 0.0) if np.isfinite(share).any() else 0.0
 
 
