@@ -332,6 +332,28 @@ def test_without_devices_operators_are_the_work() -> None:
     assert not found(window).verdicts
 
 
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("aten::mm", "host"), ("_compile.compile_inner (dynamo_timed)", "jit_compile")],
+)
+def test_with_devices_an_operator_is_the_host_that_launches(name: str, cause: str) -> None:
+    """Its device stands still meanwhile: it is no GPU that computes slowly."""
+    operator = Share(name, "operator", but(0.0, RANKS, r4=0.3))
+    (verdict,) = judged([*one_slow("gemm", 0.3), operator]).verdicts
+    assert (verdict.cause, verdict.ranks, verdict.function) == (cause, (4,), name)
+    assert not verdict.kernels
+
+
+def test_what_one_of_two_ranks_loads_is_not_what_both_load() -> None:
+    loads = Share("enumerate(DataLoader)#_Iter.__next__", "python", but(0.0, 2, r1=0.7))
+    found = judged_pair([Share("gemm", "kernel", 0.3), loads]).verdicts
+    assert all(verdict.ranks for verdict in found)
+
+
+def judged_pair(shares: Sequence[Share]) -> Diagnosis:
+    return found(a_window(2, profile(2, shares)))
+
+
 def test_our_own_threads_are_no_functions_of_the_job() -> None:
     ours = Share("run", "python", 0.04, location="threading.py:9", thread="GIL: stepscope-profile")
     rows = profile(4, [Share("aten::mm", "operator", 0.8), ours])

@@ -110,6 +110,15 @@ def test_a_pair_wants_more_but_not_a_majority() -> None:
     assert rows(own) == []
 
 
+def test_in_a_pair_the_stalls_of_one_are_no_noise_beside_a_steady_other() -> None:
+    """It stalls in every step, for a fifth to half a second: its own scatter must not hide it."""
+    own = own_times(2, 4, noise=0.01, typical=10.0)
+    own[1] += np.array([200.0, 500.0, 260.0, 410.0]) * MS
+    assert rows(own) == [1]
+    own[0] = own[1] * np.array([1.3, 0.4, 2.0, 0.8])
+    assert rows(own) == [], "if both scatter, it is noise"
+
+
 def test_pairs_are_one_anothers_measure() -> None:
     own = own_times(8, 6, noise=0.02)
     own[1] *= 1.25

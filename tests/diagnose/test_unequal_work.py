@@ -17,6 +17,7 @@ from stepscope.trace import Host, Job
 from stepscope.window import Floats, Table, Window
 
 from .jobs import MS, START, a_table, put
+from .traces import Piece, a_trace
 
 RANKS, STEPS = 8, 80
 
@@ -165,3 +166,30 @@ def test_what_began_with_a_slow_link_is_no_work_of_its_own() -> None:
     link = SlowLink("slow-link", "network", "", ranks=(4,), steps=(31, 69), lost_fraction=0.15)
     before = replace(unequal, steps=(5, 69))
     assert [begin_together(one, link) for one in (unequal, before)] == [True, False]
+
+
+def test_three_steps_of_a_trace_are_enough() -> None:
+    """Sixteen devices compute for other lengths in each step: a trace has no more steps."""
+    drawn = np.exp(0.4 * np.random.default_rng(3).normal(size=(16, 3)))
+
+    def work(rank: int, step: int) -> list[Piece]:
+        return [Piece("gemm", 60.0 * float(drawn[rank, step]))]
+
+    window = a_trace(work, 16, 3)
+    verdict = diagnose(in_two_passes(window)).verdicts[0]
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+
+
+def in_two_passes(window: Window) -> Window:
+    """The passes of the trace, a third of them forward."""
+    phases = window.tables["phases"]
+    own = phases.ints("duration_ns") - phases.ints("wait_ns")
+    rows = zip(phases.ints("rank"), phases.ints("step"), phases.ints("start_ns"), own,
+               phases.ints("wait_ns"), strict=True)  # fmt: skip
+    parts = []
+    for rank, step, start, took, wait in rows:
+        middle = took // 3
+        rest = took - middle + wait
+        parts.append((rank, step, "forward-compute", start, middle, 0))
+        parts.append((rank, step, "backward-compute", start + middle, rest, wait))
+    return put(window, phases=a_table("rank step phase start_ns duration_ns wait_ns", parts))

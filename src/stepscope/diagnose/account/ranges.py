@@ -47,14 +47,10 @@ class Judge:
     patterns: Patterns
     learned: Expected
 
-    @property
-    def has_devices(self) -> bool:
-        return any(one.kind == "kernel" for one in self.patterns.functions)
-
     def expected(self, function: Function) -> Ranges:
         """The learned range, or else the shipped one."""
         known = self.learned.of(key_of(function))
-        return known or shipped(function, self.has_devices)
+        return known or shipped(function, self.patterns.has_devices)
 
     def is_learned(self, function: Function) -> bool:
         return self.learned.of(key_of(function)) is not None

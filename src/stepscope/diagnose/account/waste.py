@@ -152,7 +152,7 @@ def stretch(
     skip = job.line.warm_up
     share = _shares(job, spent, planned, blur_ns)
     if np.isfinite(share).sum() < WITHIN:
-        return None
+        return _whole(share, skip, ordinary) if job.line.is_trace else None
     worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)
     first, stop = int(worst.first[0]), int(worst.stop[0])
     if stop - first < WITHIN or worst.mean[0] <= ordinary:
@@ -166,6 +166,16 @@ def stretch(
         return None
     part = Stretch(first + skip, stop + skip, 0.0, loss, max(change, unusual_bits(loss, ordinary)))
     return costing(job, part, loss)
+
+
+def _whole(share: Floats, skip: int, ordinary: float) -> Stretch | None:
+    """All steps of a recording with too few of them to compare some with others; None if some are
+    unknown, or if they lose no more than is ordinary."""
+    if not share.size or not np.isfinite(share).all():
+        return None
+    loss = float(share.mean())
+    bits = unusual_bits(loss, ordinary)
+    return Stretch(skip, skip + share.size, 0.0, loss, bits) if loss > ordinary else None
 
 
 def costing(job: Observed, part: Stretch, loss: float) -> Stretch:

@@ -1,7 +1,8 @@
 """Why a suspect is slow: the best of its explanations, with the evidence of those that agree.
 
 Explanations are ordered by strength (measured, inferred, residual), then by whether they carry
-most of the excess, then by the order of the registry.
+most of the excess, then by the order of the registry. `host` means that the processor's side is
+late for no more exact reason, so it gives way to one that is as well supported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from stepscope.diagnose.finding import Cause, Decision, Evidence
 from stepscope.diagnose.method import STRENGTHS, Explained, Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+
+REASONS_OF_HOSTS: tuple[Cause, ...] = ("data_loading", "gc", "jit_compile")
+"""Causes that are exact reasons for a late host; contract."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
     causes = [(one, explained) for one, explained in found if explained.cause is not None]
     if not causes:
         return Reason("unknown", Explained("unknown", "residual"), (), (), ())
-    best, chosen = min(causes, key=lambda pair: _order(pair[1]))
+    best, chosen = _exact(min(causes, key=lambda pair: _order(pair[1])), causes)
     supporting = [explained for one, explained in found if one is not best]
     agreeing = [one for one in supporting if one.agrees and _agrees(one, chosen)]
     kernels = chosen.kernels or next((one.kernels for one in agreeing), ())
@@ -51,6 +55,16 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
     beside = _evidence([one for one in supporting if one.always])
     decisions = tuple(_decision(one, explained, one is best) for one, explained in found)
     return Reason(chosen.cause or "unknown", chosen, evidence, kernels, decisions, beside)
+
+
+def _exact(
+    best: tuple[Explanation, Explained], others: Sequence[tuple[Explanation, Explained]]
+) -> tuple[Explanation, Explained]:
+    """The explanation, or if it only says `host`, one as good that says why the host is late."""
+    if best[1].cause != "host":
+        return best
+    return next((one for one in others if one[1].cause in REASONS_OF_HOSTS
+                 and _order(one[1]) <= _order(best[1])), best)  # fmt: skip
 
 
 def _evidence(explanations: Sequence[Explained]) -> tuple[Evidence, ...]:
@@ -67,7 +81,10 @@ def _order(explained: Explained) -> tuple[int, bool]:
 
 
 def _agrees(one: Explained, chosen: Explained) -> bool:
-    """Whether an explanation finds the chosen cause, and the chosen one names nothing itself."""
+    """Whether an explanation finds the chosen cause, and the chosen one names nothing itself; or
+    finds that it is the host, and the chosen one why."""
+    if one.cause == "host" and chosen.cause in REASONS_OF_HOSTS:
+        return True
     return one.cause == chosen.cause and chosen.function is None and not chosen.kernels
 
 

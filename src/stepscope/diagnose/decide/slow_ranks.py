@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.account import host_pace
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cause import Reason, reason_of
 from stepscope.diagnose.decide.cost import Cost, among_spikes
@@ -91,6 +92,8 @@ def _slowdown(
     computes = reason.cause == "compute"
     no_pause = chosen.proven or (computes and chosen.strength == "measured")
     share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven, no_pause)
+    paced = host_pace.most_lost(job, suspect) if reason.cause == "host" else None
+    share = share if paced is None else min(share, paced)
     clock = gpu.relative_clock(job, suspect.row, suspect.first, suspect.stop) if computes else None
     extent = passes.extent(job, suspect) if computes else "some"
     spikes = len(suspect.spikes) if suspect.spikes else None

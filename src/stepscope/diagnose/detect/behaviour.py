@@ -103,9 +103,10 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     """Whether own times before or after the window show it, too; in it, where all was profiled.
 
     What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
-    contain kernels, and where they are not known nothing is lost.
+    contain kernels, and where they are not known nothing is lost. In a trace all steps were
+    profiled: there most of them show what is no single stall.
     """
-    if observed.function.kind != "python" or observed.window.steps is None or job.own.hidden:
+    if _on_device(observed) or observed.window.steps is None or job.own.hidden:
         return True
     first, last = observed.window.steps
     steps, row = job.line.steps, observed.odd[0].row
@@ -117,9 +118,18 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     sides = [side for part in ((before, after) if (before | after).any() else (within,))
              if (side := excess[part & np.isfinite(excess)]).size >= LEAST_AROUND]  # fmt: skip
     least = SHOWS * observed.loss * job.line.typical_ns
+    if job.line.is_trace:
+        known = excess[within & np.isfinite(excess)]
+        return not known.size or float(np.mean(known >= least)) >= HALF
     return not sides or any(
         side.mean() >= max(least, ERRORS * side.std() / np.sqrt(side.size)) for side in sides
     )
+
+
+def _on_device(observed: _Observation) -> bool:
+    """Whether a device runs the function, or the host in place of one."""
+    function = observed.function
+    return function.kind == "copy" or observed.window.on_device(function)
 
 
 def _lasting(same: Sequence[_Observation], windows: Sequence[Patterns]) -> list[_Observation]:
@@ -167,13 +177,13 @@ def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
         return "data_loading"
     if does_more(window, at, row, group):
         return "load_imbalance"
-    if function.kind in ("kernel", "operator"):
-        return "compute"
+    if function.compiles:
+        return "jit_compile"
     if function.kind == "copy":
         return "memory_copy"
-    if function.collects:
-        return "gc"
-    return "jit_compile" if function.compiles else "host"
+    if window.on_device(function):
+        return "compute"
+    return "gc" if function.collects else "host"
 
 
 def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdown:
@@ -181,7 +191,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdow
     worst = max(same, key=lambda one: one.loss)
     first, function = worst.odd[0], worst.function
     ranks = tuple(sorted({int(job.line.ranks[one.odd[0].row]) for one in same}))
-    of_device = function.kind in ("kernel", "copy", "operator")
+    of_device = _on_device(worst)
     kernels = tuple(dict.fromkeys(worst.window.functions[one.function].name for one in worst.odd))
     windows = {id(one.window): one.window for one in same}
     times = first.beta / max(first.usual, 0.01)

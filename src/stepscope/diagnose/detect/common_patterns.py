@@ -110,7 +110,7 @@ def at_least(window: Patterns, who: Sequence[Ints]) -> Floats:
     for group in who:
         rows = group[np.isin(group, window.rows)]
         if rows.size and found.size:
-            each = np.quantile(spent[:, rows], 1 - MOST_RANKS, axis=1)
+            each = np.sort(spent[:, rows], axis=1)[:, int(rows.size * (1 - MOST_RANKS))]
             found = np.maximum(found, each)
     return found
 
@@ -141,7 +141,7 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     most = _loaded_in_steps(job, first.window) if function.loads else 1.0
     largest, beta, loss = min(first.beta, most), min(beta, most), min(loss, most)
     if function.loads:
-        held = _held_by_loading(job, first.window)
+        held = min(_held_by_loading(job, first.window), most)  # of two ranks, one may be slow
         beta, loss = max(beta, held), max(loss, held)
     bits = max(first.judge.bits(function, largest), first.judge.bits(function, beta))
     of_host = function.kind == "python"

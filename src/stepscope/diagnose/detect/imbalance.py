@@ -24,6 +24,7 @@ import numpy as np
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY, likely, odds
+from stepscope.diagnose.account.idle_devices import computed_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
@@ -264,7 +265,9 @@ class UnequalWork:
             return
         if not _is_work([one[:, inside] for one in parts], excess[:, inside], model.stages):
             return
-        if _is_crowded(job, excess, model.stages, part):
+        if _is_crowded(job, excess, model.stages, part) or not _computes(
+            job, excess, model, inside
+        ):
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
@@ -328,6 +331,18 @@ def _is_crowded(job: Observed, excess: Floats, groups: list[Ints], part: waste.S
         return computed < PROCESSOR_TIME and waited
     others = job.hardware("stranger_cpu_util", part.first, part.stop)
     return stats.median(others) >= OTHER_PROCESSES
+
+
+def _computes(job: Observed, excess: Floats, model: Model, inside: slice) -> bool:
+    """Whether devices compute for most of what ranks take longer, where every kernel was recorded:
+    one that waits for its host has no more work."""
+    if job.window.table("kernels") is None or job.breakdown is None:
+        return True
+    computed = computed_ns(job)
+    for rows in model.stages:
+        computed[rows] -= stats.column_median(computed[rows])
+    longer, more = (np.nansum(np.maximum(one[:, inside], 0.0)) for one in (excess, computed))
+    return bool(more >= HALF * longer)
 
 
 def _loss(model: Model, known: Work, healed: Floats) -> float:

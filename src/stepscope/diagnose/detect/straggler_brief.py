@@ -139,8 +139,10 @@ def measure(
     effect = np.where(first > 0, stats.row_medians(since), excesses.middle)
     alarms = FALSE_ALARMS / max(tests, 1)
     noise, needed = excesses.surest(alarms)
-    z = _significance(effect, since, noise)
     limit = np.where(first > 0, excesses.surest(alarms / steps)[1], needed)
+    steady = excesses.beside_steady
+    z = _significance(effect, since, np.where(steady, USUAL_NOISE, noise))
+    limit[steady] = np.minimum(limit[steady], NormalDist().inv_cdf(1 - alarms / steps))
     limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
     floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
     above = _above_peers(tests)
@@ -238,10 +240,29 @@ class _Excesses:
             return USUAL_NOISE, known
         return observed, needed
 
+    def _is_alone(self, group: Ints) -> bool:
+        """Whether it is a pair without enough others that show what pairs differ by."""
+        return group.size == 2 and self.independent - 1 < ENOUGH
+
+    @property
+    def beside_steady(self) -> Mask:
+        """The ranks of lone pairs that scatter more than is usual, while the other one does not.
+
+        In a pair both have the same noise, that of whoever stalls for longer or shorter times: it
+        would hide the stalls. It is no noise of steps, as the other rank shows.
+        """
+        steady = np.zeros(len(self.excess), np.bool_)
+        if self.excess.shape[1] < SEVERAL or self.noise <= USUAL_NOISE:
+            return steady
+        for row, other in (pair for group in self.groups if self._is_alone(group)
+                           for pair in (group, group[::-1])):  # fmt: skip
+            steady[row] = stats.step_noise(self.logs[[other]]) <= USUAL_NOISE
+        return steady
+
     def floor(self, group: Ints) -> float:
         """The smallest effect that is believed."""
         least = effect_floor(self.noise)
-        alone = group.size == 2 and self.independent - 1 < ENOUGH
+        alone = self._is_alone(group)
         single = ONE_STEP_EFFECT if self.excess.shape[1] < SEVERAL else EFFECT
         return max(least, float(np.log1p(PAIR_EFFECT if alone else single)))
 
@@ -269,7 +290,7 @@ class _Excesses:
         return stats.row_medians(above_peers(self.logs[rows], [np.arange(rows.size)]))
 
 
-def _significance(effect: Floats, since: Floats, noise: float) -> Floats:
+def _significance(effect: Floats, since: Floats, noise: Floats) -> Floats:
     """The effect of each row in standard errors."""
     steps = np.isfinite(since).sum(axis=1)
     error = np.where(steps >= SEVERAL, MEDIAN_ERROR, 1.0)

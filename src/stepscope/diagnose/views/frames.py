@@ -15,7 +15,9 @@ WAITING = (
 )  # fmt: skip
 """Functions that wait for ranks or devices, by their names: `item` waits for its device."""
 LOADER = "dataloader"
-COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
+TIMED = "(dynamo_timed)"
+"""Ends PyTorch's annotation of each part of its compiler (`torch/_dynamo/utils.py`)."""
+COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass", TIMED)
 """Paths of just-in-time compilers; elsewhere a compiling function has a name that begins so."""
 COMPILING = (
     "torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py",

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.frames import LOADER, collects, compiles, is_ours, waits
+from stepscope.diagnose.views.frames import LOADER, TIMED, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
@@ -116,6 +116,8 @@ class Function:
 
     @property
     def compiles(self) -> bool:
+        if self.kind == "operator":  # of Triton's kernels, which have its name, it is the launch
+            return self.name.endswith(TIMED)
         return self.kind == "python" and compiles(self.frame)
 
 
@@ -145,6 +147,14 @@ class Patterns:
     def rows(self) -> Ints:
         """The rows of the ranks that were profiled."""
         return np.flatnonzero(np.isfinite(self.own))
+
+    @cached_property
+    def has_devices(self) -> bool:
+        return any(one.kind == "kernel" for one in self.functions)
+
+    def on_device(self, function: Function) -> bool:
+        """Whether it computes: with devices, an operator only launches what does."""
+        return function.kind == "kernel" or (function.kind == "operator" and not self.has_devices)
 
     @cached_property
     def sleeps(self) -> Mask:

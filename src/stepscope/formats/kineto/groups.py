@@ -64,6 +64,8 @@ class Known:
         ranks = group.ranks or (range(self.world_size) if group.kind == "world" else ())
         if call.pair is not None:
             return ranks[call.pair[1]] if self._has_place(ranks, call.pair) else NULL
+        if len(ranks) == 2 and self.rank in ranks:  # nobody else is there
+            return ranks[0] + ranks[1] - (self.rank or 0)
         return ranks[call.third] if 0 <= call.third < len(ranks) else NULL
 
 

@@ -15,6 +15,7 @@ from stepscope.formats.kineto.hosts import hosts_of
 from stepscope.formats.kineto.losses import with_losses
 from stepscope.formats.kineto.matching import group_of, lossy, matched
 from stepscope.formats.kineto.peers import with_peers
+from stepscope.formats.kineto.pipelines import with_pipelines
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Strings, Table, Window, joined, numbered, occurrence
@@ -111,6 +112,7 @@ def window_of(name: str, traces: Sequence[RankTrace]) -> Window:
         lost = _lost(tables["comm_ops"], ordered)
         tables["comm_ops"] = _comm_ops(tables["comm_ops"], ordered, lost)
         tables = with_losses(tables, lost)
+        job = with_pipelines(job, tables["comm_ops"])
     return Window(job, tables)
 
 

@@ -10,13 +10,15 @@ Cost: two sorts per group and step. Cannot see: work unequal from the first step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from statistics import NormalDist
 
 import numpy as np
 
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import two_passes
-from stepscope.diagnose.detect.straggler import log_ratios
+from stepscope.diagnose.detect.straggler import FALSE_ALARMS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.trace import FORWARD
@@ -27,8 +29,10 @@ TOGETHER = 0.5
 hundred rank-steps on; of work by the same samples above 0.9 (simulated, 2 % noise). Our
 simulator."""
 LEAST_PAIRS = 100
-"""Rank-steps that a correlation needs: that of independent noise is then 0 within 0.1.
-Statistics."""
+"""Rank-steps that a correlation needs: that of independent noise is then 0 within 0.1. Of fewer, it
+must be above `TOGETHER` by what chance adds once in a thousand jobs. Statistics."""
+FISHERS = 3
+"""The error of a correlation of n pairs, transformed, is 1 / sqrt(n - 3) (Fisher, 1921)."""
 
 
 def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
@@ -63,6 +67,17 @@ def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
     """Whether ranks that are slow in one pass of a step are slow in the other as well."""
     one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
     known = np.isfinite(one) & np.isfinite(other)
-    if int(known.sum()) < LEAST_PAIRS or not (one[known].any() and other[known].any()):
+    if not (one[known].any() and other[known].any()):
         return False  # ranks that differ in no step have no work in common
-    return float(np.corrcoef(one[known], other[known])[0, 1]) >= TOGETHER
+    return float(np.corrcoef(one[known], other[known])[0, 1]) >= _least(int(known.sum()))
+
+
+def _least(pairs: int) -> float:
+    """The correlation that shows common work: of few pairs, one that is surely above `TOGETHER`, by
+    Fisher's transformation."""
+    if pairs >= LEAST_PAIRS:
+        return TOGETHER
+    if pairs <= FISHERS:
+        return math.inf
+    error = 1 / math.sqrt(pairs - FISHERS)
+    return math.tanh(math.atanh(TOGETHER) + NormalDist().inv_cdf(1 - FALSE_ALARMS) * error)
