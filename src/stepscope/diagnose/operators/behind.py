@@ -1,9 +1,9 @@
 """Which ranks hold up a job in which nobody makes progress, by positions and stacks.
 
-Ranks of one pipeline stage and one role do the same in each step. One that has work left that others of its
-stage have ended holds them up. In a pipeline the others of its replica are behind as well: there it
-is the rank whose next pass has its input. Ranks that share operators within passes stop together;
-only stacks distinguish them. So does a stack where no rank is behind.
+Ranks of one pipeline stage and one role do the same in each step. One that has work left that
+others of them have ended holds them up. In a pipeline the others of its replica are behind as well:
+there it is the rank whose next pass has its input. Ranks that share operators within passes stop
+together; only stacks distinguish them. So does a stack where no rank is behind.
 """
 
 from __future__ import annotations
