@@ -59,8 +59,8 @@ WHOLE = 0.75
 """Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`.
 Our choice."""
 LEAST_RANKS = 3
-"""Ranks of one host that are late in turns although the host is not named: one or two of them may be
-slow ranks, each by itself. Our choice."""
+"""Ranks of one host that are late in turns although the host is not named: one or two of them may
+be slow ranks, each by itself. Our choice."""
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
 
