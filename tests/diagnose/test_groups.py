@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.simulate import Scenario, simulate
@@ -92,3 +93,17 @@ def test_a_pipeline_has_the_name_that_its_recorded_members_use() -> None:
     recorded = put(job, comm_ops=comm.take(comm.ints("rank") > 1))
     names = {one.id for one in clean(recorded)[0].job.groups_of_kind("pp")}
     assert names == {one.id for one in clean(job)[0].job.groups_of_kind("pp")}
+
+
+def test_the_order_of_passes_shows_the_stages_of_a_pipeline_that_nobody_listed() -> None:
+    """Nothing but phases, without degrees of parallelism: stage p of 4 begins with 4 - p passes."""
+    layout = Parallelism(pp=4)
+    job = simulate(Scenario(ranks=16, steps=8, seed=3, parallelism=layout)).window
+    bare = replace(job.job, groups=(), parallelism={}, schedule=None)
+    found = with_stages(Window(bare, {"phases": job.tables["phases"]})).job
+    assert [one.ranks for one in found.groups_of_kind("pp")] == [
+        one.ranks for one in job.job.groups_of_kind("pp")
+    ]
+    alone = simulate(Scenario(ranks=16, steps=8, seed=3)).window
+    bare = replace(alone.job, groups=(), parallelism={}, schedule=None)
+    assert with_stages(Window(bare, {"phases": alone.tables["phases"]})).job.groups == ()

@@ -186,3 +186,28 @@ def test_rows_that_were_lost_may_have_shown_progress() -> None:
         "rank table start_ns end_ns rows", [(0, "phases", since, since + 25 * SECOND, 9)]
     )
     assert find_hang(put(job, losses=lost)) is None
+
+
+def test_ranks_of_one_role_are_compared_where_some_generate_and_others_train() -> None:
+    """Rank 2 stops while it generates; trainers have much more left, as they wait for it."""
+    programs = {True: ("rollout", "update_weights"), False: ("actor_step", "update_weights")}
+    rows = [(rank, step, phase, -1, START + (step * 1000 + at * 400) * MS, 400 * MS)
+            for step in range(12) for rank in range(8)
+            for at, phase in enumerate(programs[rank < 4])
+            if step < 11 or (rank in (0, 1, 3) and phase == "rollout")]  # fmt: skip
+    phases = a_table("rank step phase microbatch start_ns duration_ns", rows)
+    job = Window(Job("rl", 8, observed_until_ns=START + 90 * SECOND), {"phases": phases})
+    assert the_hang(find_hang(job)).ranks == (2,)
+
+
+def test_stages_that_nobody_listed_may_wait_for_one_another() -> None:
+    job = watched(simulated("hang:rank=5,from=12,at=host", parallelism=PIPELINE),
+                  "phases", seconds=60)  # fmt: skip
+    job = Window(replace(job.job, groups=(), parallelism={}, schedule=None), job.tables)
+    assert set(hang_of(job, "phases").ranks) <= {5}
+
+
+def test_times_that_were_made_up_show_no_silence() -> None:
+    job = watched(a_stuck_job(seconds=30), "phases", seconds=29)
+    job = without_columns(job, "phases", "start_ns")
+    assert not any(one.kind == "hang" for one in diagnose(job).verdicts)

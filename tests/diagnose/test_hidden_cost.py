@@ -181,6 +181,9 @@ def test_a_device_is_as_slow_in_passes_as_where_nobody_waits(
     job.window = Window(Job("j", 4), {"phases": measured})
     most = 5.0 if excess and "backward-compute" in phases else 0.0
     assert device_excess_ns(job, one) <= most, "how long the passes wait is known"  # type: ignore[arg-type]
+    apart = Table({"phase": Strings.of(["backward-compute", "dp-allreduce"])})
+    job.window = Window(Job("j", 4), {"phases": apart})
+    assert device_excess_ns(job, one) <= most, "its communication is timed apart"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("slowed", "costs"), [((1,), True), ((1, 2), False)])

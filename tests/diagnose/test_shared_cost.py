@@ -138,3 +138,17 @@ def test_a_rank_of_which_little_is_known_may_cost_what_steps_got_longer_with_it(
     job = a_job_of(np.where(np.arange(STEPS) < 30, 400.0, 500.0))
     job.total = np.full((4, STEPS), 50.0 * MS)
     assert unknown_excess_ns(job, a_suspect(1, 8, first), 400.0 * MS) == excess_ms * MS
+
+
+def test_spikes_of_a_rank_that_is_behind_a_slower_one_add_nothing() -> None:
+    """Its steps are longer where the slower one takes longest, which hides less of its own work."""
+    slow = a_suspect(3, 50)
+    victim = replace(a_suspect(1, 20), spikes=(7, 12))
+    phase = "forward-compute"
+    saved = {(3, phase): np.full(STEPS, 50.0), (1, phase): np.full(STEPS, 20.0)}
+    healing = cost._Healing(a_job_of(np.full(STEPS, 100.0)), saved, np.zeros(STEPS))
+    both = [slow, victim]
+    assert cost._beyond_others_ns(healing, victim, both) == 0.0
+    saved[1, phase][12] = 80.0
+    assert cost._beyond_others_ns(healing, victim, both) == 30.0, "there it is the slower one"
+    assert cost._beyond_others_ns(healing, victim, [victim]) == np.inf

@@ -21,6 +21,8 @@ from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import HIDDEN, OF, OwnTime
 from stepscope.diagnose.words.periods import place
+from stepscope.trace import Host
+from stepscope.window import Window
 
 from .loops import LOAD, RANKS, STEPS, Loop, a_table, a_window
 
@@ -36,6 +38,16 @@ def test_loaders_that_are_late_in_turns_are_said_to_be_though_one_is_late_most_o
     assert (found.cause, found.ranks, found.phase) == ("data_loading", (), LOAD)
     assert found.steps is not None and abs(found.steps[0] - SINCE) <= 2
     assert found.lost_fraction == pytest.approx(0.43, abs=0.05)
+
+
+def test_three_of_the_loaders_of_a_host_may_be_late_in_turns_by_chance() -> None:
+    loop, random = Loop(), np.random.default_rng(6)
+    late = random.choice([4, 5, 6], size=STEPS - SINCE)
+    loop.work[LOAD][late, np.arange(SINCE, STEPS)] += random.uniform(50, 200, STEPS - SINCE)
+    window = a_window(a_table(loop.phases()))
+    hosts = (Host("host-0", (0, 1, 2)), Host("host-1", (3, 4, 5, 6, 7)))
+    found = diagnose(Window(replace(window.job, hosts=hosts), window.tables)).verdicts[0]
+    assert (found.cause, found.ranks, found.phase) == ("data_loading", (), LOAD)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WAIT_FREE
@@ -144,7 +145,7 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     """
     own = job.own
     works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
-    passes = own.hidden_phases.union({FORWARD, BACKWARD} - _of_measured_waiting(job.window))
+    passes = own.hidden_phases.union(_unmarked_passes(job.window))
     slow_within = (passes.union(WAIT_FREE) - {OPTIMIZER}).intersection(one.phases)
     if OPTIMIZER not in works or not slow_within:
         return 0.0
@@ -156,12 +157,19 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
 
 
-def _of_measured_waiting(window: Window) -> frozenset[str]:
-    """Phases of which the recorder measured how long they wait: what is left is their own time."""
-    phases = window.table("phases")
-    if phases is None or not phases.has("wait_ns"):
+def _unmarked_passes(window: Window) -> frozenset[str]:
+    """Passes that may hide waiting of which nobody says anything.
+
+    Not those of which it was measured or marked; nor any if communication has phases of its own:
+    who times it apart from the passes times these without it.
+    """
+    passes, phases = frozenset((FORWARD, BACKWARD)), window.table("phases")
+    if phases is None:
+        return passes
+    names = phases.strings("phase")
+    if phases.has("waits") or any(communicates(name) for name in names.values):
         return frozenset()
-    return phases.strings("phase").named(phases.ints("wait_ns") != NULL)
+    return passes - names.named(phases.ints("wait_ns") != NULL) if phases.has("wait_ns") else passes
 
 
 def _times_as_long(job: Observed, one: Suspect, phase: str) -> float:

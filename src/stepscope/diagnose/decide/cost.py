@@ -291,7 +291,23 @@ def _lost_by_spikes(
         least_ns, limit_ns = _modelled_ns(healing, one, same)
         lost_ns = max(min(lost_ns, share * limit_ns), least_ns, share * device_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
+    lost_ns = min(lost_ns, _beyond_others_ns(healing, one, culprits))
     return _share_of(job, lost_ns, among_spikes(job, one))
+
+
+def _beyond_others_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
+    """How much longer a rank takes in its spikes than those that are slow in any case: a step lasts
+    as long as its slowest rank. No limit in pipelines, where stages add up."""
+    rows = {other.row for other in culprits if not other.spikes} - {one.row}
+    if not rows or is_staged(healing.job.window):
+        return np.inf
+    spikes = np.array(one.spikes, np.int64)
+    excess = {row: np.zeros(spikes.size) for row in (*rows, one.row)}
+    for (row, _), saved in healing.savings.items():
+        if row in excess:
+            excess[row] += np.nan_to_num(saved[spikes])
+    most = np.max([excess[row] for row in rows], axis=0)
+    return float(np.clip(excess[one.row] - most, 0.0, None).sum())
 
 
 def _modelled_ns(healing: _Healing, one: Suspect, same: Sequence[Suspect]) -> tuple[float, float]:

@@ -58,6 +58,9 @@ THROUGHOUT = 0.5
 WHOLE = 0.75
 """Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`.
 Our choice."""
+LEAST_RANKS = 3
+"""Ranks of one host that are late in turns although the host is not named: one or two of them may
+be slow ranks, each by itself. Our choice."""
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
 
@@ -159,7 +162,7 @@ def _part(job: Observed, turns: Turns) -> Span | None:
 
 def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
     """Of one host, where its ranks have most of it and far more often than chance explains; None if
-    its ranks have most of it, and it may be chance or single ones."""
+    one or two of its ranks have most of it. Of several it is not known whether it is the host."""
     units = job.host_rows
     if len(units) < 2:
         return turns
@@ -171,7 +174,7 @@ def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
     count, ranks = int(own.sum()), np.unique(turns.rows[own]).size
     chance = poisson_tail(count, (turns.rows.size - count + 1) / (len(units) - 1))
     if chance * len(units) > FALSE_ALARMS or ranks < max(WHOLE * worst.size, 2):
-        return None
+        return turns if ranks >= LEAST_RANKS else None
     loss = turns.loss * float(turns.lost_ns[own].sum() / turns.lost_ns.sum())
     rows = tuple(map(int, worst))
     return replace(turns, columns=turns.columns[own], rows=turns.rows[own],

@@ -77,7 +77,7 @@ class SharedLoading:
     """Data loading that holds a notable part of the steps on all ranks."""
 
     name = "shared-loading"
-    needs = Needs("phases", "steps", ranks=2)
+    needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         phase = _phase(job)

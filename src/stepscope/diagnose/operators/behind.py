@@ -1,9 +1,9 @@
 """Which ranks hold up a job in which nobody makes progress, by positions and stacks.
 
-Ranks of one pipeline stage do the same in each step. One that has work left that others of its
-stage have ended holds them up. In a pipeline the others of its replica are behind as well: there it
-is the rank whose next pass has its input. Ranks that share operators within passes stop together;
-only stacks distinguish them. So does a stack where no rank is behind.
+Ranks of one pipeline stage and one role do the same in each step. One that has work left that
+others of them have ended holds them up. In a pipeline the others of its replica are behind as well:
+there it is the rank whose next pass has its input. Ranks that share operators within passes stop
+together; only stacks distinguish them. So does a stack where no rank is behind.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.peers import stages
+from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
 from stepscope.window import Window
@@ -55,7 +56,8 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
         return Holders(odd, "its stack is elsewhere than where the others wait", by_stack=True)
     if not chosen or len(chosen) > HALF * len(found):
         return NOBODY
-    if _is_shared(window, chosen, found.keys()) or (not roots and _are_linked(window, chosen)):
+    together = not roots and _are_linked(window, chosen, found)
+    if _is_shared(window, chosen, found.keys()) or together:
         one = ("one of " if len(chosen) > 1 else "") + list_ranks(sorted(chosen))
         return Holders(chosen, f"{one} is behind the others", clear=False)
     clear = not sent and not any(_pauses_there(found, rank) for rank in chosen)
@@ -75,10 +77,11 @@ def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
 
 
 def _behind(window: Window, found: Mapping[int, Position]) -> frozenset[int]:
-    """Ranks with work left that others of their stage have ended."""
-    stage, cohorts = stages(window), dict[int, list[Position]]()
+    """Ranks with work left that others of their stage and role have ended."""
+    stage, cohorts = stages(window), dict[tuple[int, int], list[Position]]()
+    role = {window.ranks[row]: at for at, rows in enumerate(roles(window)) for row in rows}
     for rank, one in found.items():
-        cohorts.setdefault(stage.get(rank, 0), []).append(one)
+        cohorts.setdefault((stage.get(rank, 0), role.get(rank, 0)), []).append(one)
     return frozenset(rank for cohort in cohorts.values() for rank in _behind_of(cohort))
 
 
@@ -150,8 +153,11 @@ def _is_shared(window: Window, ranks: frozenset[int], found: Collection[int]) ->
                for rank in ranks)  # fmt: skip
 
 
-def _are_linked(window: Window, ranks: frozenset[int]) -> bool:
-    """Whether two of these ranks are stages of one pipeline, where each waits for the others."""
+def _are_linked(window: Window, ranks: frozenset[int], found: Mapping[int, Position]) -> bool:
+    """Whether two of these ranks are stages of one pipeline, where each waits for the others. They
+    may be if nobody listed groups and they stand at different places."""
+    if not window.job.groups:
+        return len({(found[rank].step, found[rank].missing) for rank in ranks}) > 1
     return any(len(ranks.intersection(one.ranks)) > 1 for one in window.job.groups_of_kind("pp"))
 
 

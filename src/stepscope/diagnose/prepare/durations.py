@@ -13,6 +13,7 @@ down, and when each of them began is not known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,7 +63,13 @@ def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         )
         tables[name] = table.with_column("start_ns", _starts(table, begins))
         notes.append(Skipped(f"times of {name}", "no times, only durations: order assumed"))
-    return Window(window.job, tables), tuple(notes)
+    job = replace(window.job, observed_until_ns=None) if _made_up(window, untimed) else window.job
+    return Window(job, tables), tuple(notes)
+
+
+def _made_up(window: Window, untimed: Sequence[str]) -> bool:
+    """Whether nothing has times, so that no moment of a clock can be compared with them."""
+    return bool(untimed) and _earliest(window) == EARLIEST_NS
 
 
 def _lacks(window: Window, name: str) -> bool:

@@ -45,13 +45,13 @@ def with_groups(window: Window) -> Window:
     if window.job.groups:
         return _with_stages(window)
     comm = window.table("comm_ops")
-    found = _as_numbered(window.job) if comm is None else _Calls.of(window, comm).groups()
+    found = as_numbered(window.job) if comm is None else _Calls.of(window, comm).groups()
     if len(found) < 2:
         return window
     return Window(replace(window.job, groups=tuple(found)), window.tables)
 
 
-def _as_numbered(job: Job) -> list[ProcessGroup]:
+def as_numbered(job: Job) -> list[ProcessGroup]:
     """The groups of a pipeline by the usual order of ranks; none where its sizes do not fit."""
     sizes = [job.parallelism.get(kind, 1) for kind in NUMBERED]
     if sizes[0] < 2 or prod(sizes) != job.world_size:

@@ -3,20 +3,24 @@
 The first stage begins the passes of several microbatches before the first backward pass comes back
 to it, and the last stage turns round at once. So if ranks pass through the microbatches of a step
 in different orders, they are stages, and what lies between their passes may be waiting for each
-other. Where only kernels were recorded, the same shows in how many of them a rank runs before the
-first one of the kind that takes longest, if all run as many, and as many ranks have each order.
+other. If each of the last stages' replicas begins with one forward pass, those before with two, and
+so on, in the order of their numbers, it is known which rank is in which stage. Where only kernels
+were recorded, the same shows in how many of them a rank runs before the first one of the kind that
+takes longest, if all run as many, and as many ranks have each order.
 Cost: the phases, or the kernels, of one step. Cannot see: schedules in which all stages have one
 order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.prepare.groups import of_middle_step
+from stepscope.diagnose.prepare.groups import as_numbered, of_middle_step
+from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Table, Window
 
 
@@ -27,10 +31,23 @@ def with_stages(window: Window) -> Window:
     if job.groups_of_kind("pp") or job.parallelism.get("pp", 1) > 1:
         return window
     phases = window.table("phases")
-    stages = _orders(phases) if phases is not None else _orders_of_kernels(window.table("kernels"))
+    leads = {} if phases is None else _leads(phases)
+    kernels = None if phases is not None else window.table("kernels")
+    stages = max(len(set(leads.values())), _orders_of_kernels(kernels))
     if stages < 2:
         return window
-    return Window(replace(job, parallelism={**job.parallelism, "pp": stages}), window.tables)
+    job = replace(job, parallelism={**job.parallelism, "pp": stages})
+    if not job.groups and _is_numbered(leads, job.world_size, stages):
+        sizes = {"pp": stages, "dp": job.world_size // stages}
+        job = replace(job, groups=tuple(as_numbered(replace(job, parallelism=sizes))))
+    return Window(job, window.tables)
+
+
+def _is_numbered(leads: Mapping[int, int], ranks: int, stages: int) -> bool:
+    """Whether as many ranks are in each stage, one after another, and the last stage turns round
+    after one forward pass, the one before after two, and so on (1F1B)."""
+    usual = np.repeat(np.arange(stages, 0, -1), ranks // stages)
+    return [*leads] == [*range(ranks)] and [*leads.values()] == usual.tolist()
 
 
 def _orders_of_kernels(kernels: Table | None) -> int:
@@ -57,23 +74,32 @@ def _orders_of_kernels(kernels: Table | None) -> int:
     return int(leads.size) if np.ptp(alike) == 0 and alike[0] > 1 else 0
 
 
-def _orders(phases: Table) -> int:
-    """How many different numbers of passes ranks begin before the first one of the other kind."""
+def _leads(phases: Table) -> dict[int, int]:
+    """How many passes each rank begins before the first one of the other kind."""
     if not phases.has("step", "microbatch", "start_ns"):
-        return 0
+        return {}
     rows = of_middle_step(phases)
     rows = rows.take((rows.strings("phase").codes >= 0) & (rows.ints("microbatch") >= 0))
-    names = rows.strings("phase")
-    spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
-    if np.count_nonzero(spent) < 2:
-        return 0
-    passes = np.argsort(-spent)[:2]
-    rows = rows.take(np.isin(names.codes, passes))
+    passes = _passes(rows)
+    rows = rows.take(np.isin(rows.strings("phase").codes, passes))
+    if len(passes) < 2 or not len(rows):
+        return {}
     order = np.lexsort((rows.ints("start_ns"), rows.ints("rank")))
     rank, code = rows.ints("rank")[order], rows.strings("phase").codes[order]
-    leads = set()
-    for own in np.split(code, np.flatnonzero(np.diff(rank)) + 1):
+    leads, cuts = {}, np.flatnonzero(np.diff(rank)) + 1
+    for who, own in zip(rank[np.append(0, cuts)].tolist(), np.split(code, cuts), strict=True):
         turns = np.flatnonzero(own != own[0])
         if turns.size:
-            leads.add(int(turns[0]))
-    return len(leads)
+            leads[who] = int(turns[0])
+    return leads
+
+
+def _passes(rows: Table) -> list[int]:
+    """The codes of the forward and the backward pass: under other names the two phases with most
+    time."""
+    names = rows.strings("phase")
+    spent = stats.sums(names.codes.astype(np.int64), rows.ints("duration_ns"), len(names.values))
+    known = names.equals(FORWARD, BACKWARD) & (rows.ints("duration_ns") > 0)
+    named = np.unique(names.codes[known]).tolist()
+    longest = [int(at) for at in np.argsort(-spent)[:2] if spent[at]]
+    return named if len(named) > 1 else longest

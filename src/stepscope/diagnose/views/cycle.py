@@ -1,11 +1,11 @@
 """Steps that come in a short cycle: every k-th step does other work, on all ranks.
 
 Rollouts before every third update, an optimizer that runs in every fourth step, a critic that is
-trained five times as often as its actor. Such steps are of k kinds, and each is compared with its
-own kind: ranks in the same steps, and steps with others of their kind. What one kind takes longer
-than another is work and no loss.
+trained five times as often as its actor, models that are averaged after every eighth step. Such
+steps are of k kinds, and each is compared with its own kind: ranks in the same steps, and steps
+with others of their kind. What one kind takes longer than another is work and no loss.
 
-    own time that every rank spends, without loading and pauses
+    own time that every rank spends, without loading and pauses, and exchanges between ranks
        ─▶ for each k: the kind with the largest median is the longest of its cycle, nearly always
 
 Cost: a median of the steps for each of eight lengths. Cannot see: cycles in which no kind is the
@@ -20,7 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints
+from stepscope.diagnose.prepare.communication import communicates
+from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.views.phase_rows import phase_rows
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import Floats, Ints, Window
 
 LONGEST = 9
 """Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
@@ -68,6 +72,18 @@ class Cycle:
         usual, levels = stats.median(series[self.warm_up :]), self.levels(series)
         known = np.isfinite(levels) & (levels > 0)
         return series * np.where(known, usual / np.where(known, levels, 1.0), 1.0)
+
+
+def exchanged(window: Window, line: Timeline) -> Floats:
+    """What every rank spends at least in phases of communication in each step, in ns: the last to
+    come waits for nobody there."""
+    rows = phase_rows(window, line)
+    names = [] if rows is None else [name for name in rows.names.values if communicates(name)]
+    if rows is None or not names:
+        return np.zeros(len(line.steps))
+    spent, entered = rows.grids(rows.duration.astype(np.float64), names), rows.entered(names)
+    least = np.where(entered, spent, np.inf).min(axis=1)
+    return np.asarray(np.where(entered.mean(axis=1) > HALF, least, 0.0).sum(axis=0))
 
 
 def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:

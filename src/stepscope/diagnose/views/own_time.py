@@ -144,7 +144,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         own |= apart
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared if name not in apart]
-    unnamed = unnamed or late_begins(window, rows)
+    unnamed = _without_lost_rows(rows, unnamed or late_begins(window, rows))
     excesses: list[str] = []
     if skipped and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
@@ -216,6 +216,19 @@ def _may_run(entered: Mask) -> Mask:
     """`[rank, 1]`: which ranks a rare phase is compared with, where they do not run it."""
     planned = together_by_design(entered)
     return (planned if planned.any() else ~planned)[:, None]
+
+
+def _without_lost_rows(rows: PhaseRows, unnamed: Named) -> Named:
+    """Times in no phase; unknown where a rank has no row of an exchange that it takes part in at
+    other times and most others had then: nobody leaves out an exchange, so the row was lost."""
+    names = [name for name in rows.names.values if communicates(name)]
+    if not (names and unnamed):
+        return unnamed
+    entered = rows.entered(names)
+    held = entered.mean(axis=1, keepdims=True) > HALF
+    takes_part = (entered & held).sum(axis=2) > HALF * held.sum(axis=2)
+    lost = (~entered & held & takes_part[:, :, None]).any(axis=0)
+    return [(name, np.where(lost, np.nan, own)) for name, own in unnamed]
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:

@@ -3,7 +3,7 @@ table 3), and only those that run the same program (`roles`); in pipelines stage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,8 +45,19 @@ def _declared(window: Window, phase: str | None, staged: bool) -> list[Ints]:
         members = [g.ranks for g in window.groups if g.kind == kind]
         groups = disjoint([[at[rank] for rank in ranks if rank in at] for ranks in members])
         if groups:
-            return groups
+            return _islands(window, groups, at)
     return [] if staged or len(at) < 2 else [np.arange(len(at))]
+
+
+def _islands(window: Window, groups: list[Ints], at: Mapping[int, int]) -> list[Ints]:
+    """The groups, or all of their ranks together if some group joins them in a job that splits no
+    model: islands of replicas that are averaged now and then do equal work."""
+    split = window.job.groups_of_kind(*ONE_MODEL, "ep", "edp")
+    joining = [{at[rank] for rank in one.ranks if rank in at} for one in window.job.groups]
+    everybody = np.unique(np.concatenate(groups))
+    if split or len(groups) < 2 or not any(one.issuperset(everybody) for one in joining):
+        return groups
+    return [everybody]
 
 
 ONE_MODEL = ("tp", "cp", "pp", "mp", "embedding")
