@@ -161,8 +161,9 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     blocks = stats.block_means(own, width)
     excess = log_ratios(blocks, groups, pad)
     floor = effect_floor(stats.step_noise(log_ratios(own, groups, pad)))
-    worst = _persistent(excess, floor / 2)
+    worst = stats.worst_stretch(excess, floor / 2)
     noise = stats.pooled_noise(excess, floor / 2, worst)
+    worst = _persistent(excess, floor / 2, worst)
     needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], noise.samples)
     z = worst.mean / noise.of_mean(worst.length)
     high = (excess > floor / 2) & worst.inside(excess.shape[1])
@@ -186,10 +187,9 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
 
 
-def _persistent(excess: Floats, allowance: float) -> stats.Stretches:
+def _persistent(excess: Floats, allowance: float, worst: stats.Stretches) -> stats.Stretches:
     """Every row's worst stretch; where it is interrupted for so long that it does not persist, its
     heaviest part without interruption: two slow ranks may take turns."""
-    worst = stats.worst_stretch(excess, allowance)
     high = (excess > allowance) & worst.inside(excess.shape[1])
     count = high.sum(axis=1)
     comes_and_goes = (count < PERSISTENCE * worst.length) & (count >= LEAST_WINDOWS)

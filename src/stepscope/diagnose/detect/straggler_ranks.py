@@ -22,7 +22,13 @@ from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
-from stepscope.diagnose.detect.straggler import Straggler, exceeds, least_steps, stragglers
+from stepscope.diagnose.detect.straggler import (
+    PERSISTENCE,
+    Straggler,
+    exceeds,
+    least_steps,
+    stragglers,
+)
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -261,13 +267,18 @@ def onset(series: Floats, one: Straggler, warm_up: int) -> int:
     if part.size <= 2 * width:
         return one.first
     split = stats.split_point(part, width, part.size - width)
-    # no medians: who is slow in every second step has none
-    before, after = float(np.nanmean(part[:split])), float(np.nanmean(part[split:]))
-    if before < ONSET_RISE * after and warm_up + split > one.first - width:
+    before, after = stats.median(part[:split]), stats.median(part[split:])
+    steady = not _comes_and_goes(series[one.first : one.stop])  # else medians show nothing
+    if steady and before < ONSET_RISE * after and warm_up + split > one.first - width:
         noise = stats.step_noise(part[None, :split]) / np.sqrt(width)
         least = before + max(SLOPE * (after - before), SLOPE_Z * float(noise))
         return warm_up + _foot(part, split, width, least)
     return warm_up if one.first - warm_up < width else one.first
+
+
+def _comes_and_goes(excess: Floats) -> bool:
+    """Whether it is high in so few steps of a stretch that it is slow in turns."""
+    return bool((excess > HALF * np.nanmean(excess)).mean() < PERSISTENCE)
 
 
 def _foot(part: Floats, split: int, width: int, least: float) -> int:

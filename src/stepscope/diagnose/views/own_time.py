@@ -444,7 +444,7 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     own = uncovered(line, axis, busy)
     gaps = None
     if places is not None:
-        gaps = _gaps(places, within, waited, (first, until), busy, _begins(line, axis))
+        gaps = _gaps(places, within, waited, (first, until), busy, _begins(window, line, axis))
     own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
     found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
@@ -473,7 +473,9 @@ def _gaps(
     return Gaps.of(cell, place, within[waited], begin, end, busy, steps)
 
 
-def _begins(line: Timeline, axis: Axis) -> Ints:
-    """`[rank, step]`: where each step begins on the axis; unknown ones where its rank's does."""
+def _begins(window: Window, line: Timeline, axis: Axis) -> Ints:
+    """`[rank, step]`: where each step begins on the axis; unknown ones, and all where steps were
+    not recorded, where their rank's time does."""
     rank = np.arange(len(line.ranks))[:, None]
-    return axis.at(rank, np.where(line.start_ns == NULL, axis.origin_ns, line.start_ns))
+    known = (line.start_ns != NULL) & (window.table("steps") is not None)
+    return axis.at(rank, np.where(known, line.start_ns, axis.origin_ns))
