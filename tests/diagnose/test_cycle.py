@@ -35,3 +35,13 @@ def test_a_rank_that_is_slow_in_one_kind_of_steps_alone_is_named_in_these(noise:
     (one,) = diagnose(a_job(2, STEPS, noise, faults=[ROLLOUT, slow], stacks=False)).verdicts
     assert (one.ranks, one.phase) == ((1,), "forward-compute")
     assert f"in {(STEPS - 5) // 3} of " in one.summary
+
+
+def test_few_steps_of_each_kind_hide_nobody_who_is_slow_in_all_of_them() -> None:
+    """A model is averaged in every fifth step, and half of the ranks are twice as slow."""
+    half = tuple(range(8))
+    average = Fault(tuple(range(16)), "optimizer", 0, ms=300, every=5)
+    slow = Fault(half, "backward-compute", 0, times=2.0)
+    found = diagnose(a_job(16, 85, faults=[average, slow], stacks=False)).verdicts
+    assert {rank for one in found for rank in one.ranks} == set(half)
+    assert sum(one.lost_fraction or 0.0 for one in found) > 0.15

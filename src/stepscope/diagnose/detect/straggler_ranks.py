@@ -23,6 +23,7 @@ from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in, suspect_of
 from stepscope.diagnose.detect.straggler import (
+    LEAST_STEPS,
     PERSISTENCE,
     Straggler,
     exceeds,
@@ -62,7 +63,8 @@ class Stragglers:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if not is_brief(job):
             found = list(_merged(job, self.name, stragglers, _least_steps(job)))
-            if job.cycle.length > 1:
+            # of few steps of a kind no stretch is long enough
+            if job.cycle.length > 1 and min(map(len, job.cycle.kinds)) >= LEAST_STEPS:
                 found = list(_by_kind(job, self.name, found))
             yield from found
             yield from _for_a_while(job, self.name, found)
@@ -267,9 +269,10 @@ def onset(series: Floats, one: Straggler, warm_up: int) -> int:
     if part.size <= 2 * width:
         return one.first
     split = stats.split_point(part, width, part.size - width)
-    before, after = stats.median(part[:split]), stats.median(part[split:])
-    steady = not _comes_and_goes(series[one.first : one.stop])  # else medians show nothing
-    if steady and before < ONSET_RISE * after and warm_up + split > one.first - width:
+    # medians show nothing of who is slow in every second step
+    level = np.nanmean if _comes_and_goes(series[one.first : one.stop]) else stats.median
+    before, after = float(level(part[:split])), float(level(part[split:]))
+    if before < ONSET_RISE * after and warm_up + split > one.first - width:
         noise = stats.step_noise(part[None, :split]) / np.sqrt(width)
         least = before + max(SLOPE * (after - before), SLOPE_Z * float(noise))
         return warm_up + _foot(part, split, width, least)
