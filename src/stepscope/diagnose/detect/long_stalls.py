@@ -33,6 +33,8 @@ def without_suspects(own_ns: Floats, others_ns: Floats, suspects: int) -> tuple[
         suspects: how many may be left out.
     """
     ordered, ranks = np.sort(others_ns), others_ns.size + 1
+    # leaving out who has none helps nobody, and each costs as much as a pause of one's own tells
+    suspects = min(suspects, int((ordered > HICCUP_NS).sum()), own_ns.size)
     ways = [(chance(own_ns, ordered[: ordered.size - out], ranks, out), out)
             for out in range(suspects + 1)]  # fmt: skip
     by_chance, out = min(ways)

@@ -295,11 +295,10 @@ def _by_chance(count: int, rest: Ints, others: int) -> float:
         rest: the events of others that have any.
         others: how many there are.
     """
-    ordered = np.sort(rest)
-    ways = [poisson_tail(count, (int(ordered[: ordered.size - out].sum()) + 1) / (others - out))
-            * float(others + 1) ** out
-            for out in range(min(_suspects(others), ordered.size) + 1)]  # fmt: skip
-    return min(ways)
+    most = np.sort(rest)[::-1][: min(_suspects(others), count)]
+    left = int(rest.sum()) - np.append(0, np.cumsum(most))
+    return min(poisson_tail(count, (more + 1) / (others - out)) * float(others + 1) ** out
+               for out, more in enumerate(left.tolist()))  # fmt: skip
 
 
 def _suspects(others: int) -> int:

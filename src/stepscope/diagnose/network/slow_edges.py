@@ -120,23 +120,19 @@ def _held_up(
     It took RATIO times as long, and longer than the slowest transfer of the place's fast steps,
     because in every step some operators take longer than others of their size.
     """
-    single = rates.single
-    worst, longest = (_largest(rates, values) for values in
-                      (single.taken_ns * (1 - 1 / times), times))  # fmt: skip
+    single, slow = rates.single, times > RATIO
+    worst = np.full(rates.taken_ns.shape, -np.inf)
+    any_slow: Mask = np.zeros(rates.taken_ns.shape, np.bool_)
+    np.maximum.at(worst, (single.place, single.column), single.taken_ns * (1 - 1 / times))
+    worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
+    any_slow[single.place[slow], single.column[slow]] = True
     noise = np.zeros(len(worst))
     for places in classes:
         noise[places] = stats.step_noise(worst[places])
     usual = np.nan_to_num(_fast_fifth(worst))
     limit = usual + np.maximum(HELD_UP * job.line.typical_ns, SIGMAS * noise)
-    return (np.nan_to_num(worst) > limit[:, None]) & (longest > RATIO)
-
-
-def _largest(rates: Rates, values: Floats) -> Floats:
-    """`[place, step]`: the largest value of single transfers; NaN without any."""
-    largest = np.full(rates.taken_ns.shape, -np.inf)
-    np.maximum.at(largest, (rates.single.place, rates.single.column), values)
-    return np.where(np.isfinite(rates.taken_ns), largest, np.nan)
+    return np.asarray(any_slow & (np.nan_to_num(worst) > limit[:, None]))
 
 
 def _few_are_slow(rates: Rates, times: Floats) -> Mask:
