@@ -127,6 +127,8 @@ class Finding:
     score: float = 0.0
     values: Mapping[str, Value] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def kind(self) -> Kind:
@@ -173,8 +175,6 @@ class Slowdown(Finding):
     """Whether it was normal for a part of the time, so that the onsets of two can be compared."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
-    lost_of: Span | None = None
-    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def costs_enough(self) -> bool:
@@ -197,8 +197,6 @@ class SlowLink(Finding):
     """The steps in which it is slow, as numbers within what was judged; where they are known."""
     step_share: float | None = None
     """What it costs, as a share of the steps in which it is slow; None: `lost_fraction`."""
-    lost_of: Span | None = None
-    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def costs_enough(self) -> bool:

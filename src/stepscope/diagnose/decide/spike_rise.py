@@ -43,12 +43,13 @@ def spike_rise(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Floa
 def free_columns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Ints:
     """The judged columns without spikes of the rank that show how long steps are without them.
 
-    Where another culprit is slow instead, they do not; one that is slow in most of its spikes as
-    well tells nothing either way.
+    Columns in which another culprit is slow are left out, unless that one is slow in most of these
+    spikes as well.
     """
     columns = np.arange(len(job.line.steps))
     spikes, free = np.array(one.spikes), columns >= job.line.warm_up
-    for other in (_is_slow(job, each) for each in culprits):
+    for each in culprits:
+        other = _is_slow(job, each)
         free &= ~other | bool(other[spikes].mean() > HALF)
     return columns[free & ~np.isin(columns, spikes)]
 
@@ -60,8 +61,16 @@ def _is_slow(job: Observed, one: Suspect) -> Mask:
     inside = np.isin(columns, columns[one.columns])
     if one.spikes or not one.phases:
         return inside
-    excess = np.sum([np.nan_to_num(job.excess_of(phase, one.row)) for phase in one.phases], axis=0)
+    excess = job.once("excess in its phases", one, lambda: _excess(job, one))
     return np.asarray(inside & (excess >= HALF * one.excess_ns))
+
+
+def _excess(job: Observed, one: Suspect) -> Floats:
+    """What a culprit takes longer than its peers in each step, in its slow phases."""
+    whole: Floats = np.sum(
+        [np.nan_to_num(job.excess_of(phase, one.row)) for phase in one.phases], axis=0
+    )
+    return whole
 
 
 def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.diagnose.finding import (
-    Evidence,
-    Finding,
-    Regression,
-    Slowdown,
-    SlowLink,
-    Stuck,
-    Verdict,
-)
+from stepscope.diagnose.finding import Evidence, Finding, Regression, Slowdown, Stuck, Verdict
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.operators.endings import until_it_ended
 from stepscope.diagnose.operators.liveness import lasting_stack
@@ -39,7 +31,7 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         confidence=round(finding.score, 3), victims=_victims(window, finding),
         evidence=_evidence(finding), decisions=finding.decisions, stack=stack,
         ended=finding.ended if isinstance(finding, Stuck) else "",
-        lost_of=finding.lost_of if isinstance(finding, Slowdown | SlowLink) else None,
+        lost_of=finding.lost_of,
         places=finding.places if isinstance(finding, Stuck) else (),
     )  # fmt: skip
 

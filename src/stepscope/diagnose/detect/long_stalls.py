@@ -4,8 +4,9 @@ says little.
 Every process on a busy machine pauses at times, seldom and for long. How long is estimated from the
 job itself: no rank may be blamed for a pause as long as any of the others', nor for one below the
 longest that healthy jobs showed. Lengths are taken to have the heavy tail of such pauses.
-Source: order statistics of Pareto's law. A few others may have long pauses of their own (two
-slow ranks in turns): they are left out at the price of a test for each way to choose them.
+Source: order statistics of Pareto's law. A few other ranks may have long pauses of their own, as
+where two are slow in turns. They can be left out; then the p-value is multiplied by the number of
+ranks for each (Bonferroni's correction).
 Cannot see: many ranks with long pauses; pauses shorter than `HICCUP_NS`.
 """
 
@@ -33,7 +34,7 @@ def without_suspects(own_ns: Floats, others_ns: Floats, suspects: int) -> tuple[
         suspects: how many may be left out.
     """
     ordered, ranks = np.sort(others_ns), others_ns.size + 1
-    # leaving out who has none helps nobody, and each costs as much as a pause of one's own tells
+    # it only helps to leave out ranks with long pauses, and fewer than this rank has pauses
     suspects = min(suspects, int((ordered > HICCUP_NS).sum()), own_ns.size)
     ways = [(chance(own_ns, ordered[: ordered.size - out], ranks, out), out)
             for out in range(suspects + 1)]  # fmt: skip
@@ -45,7 +46,7 @@ def chance(own_ns: Floats, others_ns: Floats, ranks: int, left_out: int = 0) -> 
     """The probability that by chance one rank, and no other, has pauses of such lengths.
 
     All that are longer than any other rank's hit one and the same rank, and each of them is that
-    much longer. Each of those that were left out might have been any.
+    much longer. For each of the ranks that were left out it is multiplied by the number of ranks.
     """
     longest = own_ns[longer(own_ns, others_ns)]
     if longest.size < SEVERAL:

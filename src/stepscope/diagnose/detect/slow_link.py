@@ -9,7 +9,7 @@ transfers took RATIO times what they took in its own fast steps, or, if these ar
 those of places that move the same data over the same kind of hop. Devices explain slow places. A
 device is accused if it was slow in more steps than places are slow for no reason, repeatedly.
 Cost: one sort of `comm_ops`; paths of places only where one is slow. Cannot see: what is slow from
-the first step on in all places of a kind; a single episode that costs little, or beside others; how
+the first step on in all places of a kind; a single episode that is short, or one among others; how
 libraries really route; gloo.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
         if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
             return
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
-        link = replace(_slow_link(case, rivals, explained), once=not often)
+        link = _slow_link(case, rivals, explained, once=not often)
         if not _is_by_design(case, link, explained):
             yield link
         cells = _without(cells, explained)
@@ -166,9 +166,12 @@ def _without(cells: Cells, some: Mask) -> Cells:
 
 
 def _is_often(cells: Cells, paths: Paths, device: int, active: Mask, explained: Mask) -> bool:
-    """Whether a device is slow more often than places are without any reason, or than they are
-    beside one other device, which might be any: two slow ones may take turns, and together explain
-    nearly all that is slow."""
+    """Whether a device is slow more often than places are without any reason.
+
+    If not, this is asked again without what one other device explains, as two may be slow in turns:
+    if both together explain nearly all slow transfers, and with a correction for the choice of the
+    other device.
+    """
     if _is_no_chance(cells, paths, device, active):
         return True
     scored = score_devices(paths, _without(cells, explained))
@@ -189,7 +192,7 @@ def _is_no_chance(
     Slow steps come in episodes, so these are counted, unless one of them lasts.
 
     Args:
-        ways: in how many ways the cells were chosen.
+        ways: the number of devices that could have been left out; the p-value is multiplied by it.
     """
     places = paths.places_of([device])
     others = cells.slow.copy()
@@ -217,7 +220,9 @@ def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:
     return bool(more[cells].max(initial=0.0) >= UNLIKE * more[~cells].max(initial=0.0))
 
 
-def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice:
+def _slow_link(
+    case: _Case, scored: DeviceScores, explained: Mask, once: bool
+) -> SlowDevice:  # fmt: skip
     job, looked, paths = case.job, case.looked, case.paths
     active = np.asarray(explained.any(axis=0))
     signs = raised_counters(job, active)
@@ -239,7 +244,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
         suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
-        _signs(signs, against), bool(left[best]), False,
+        _signs(signs, against), bool(left[best]), once,
     )  # fmt: skip
 
 

@@ -288,8 +288,10 @@ def _too_often(
 
 
 def _by_chance(count: int, rest: Ints, others: int) -> float:
-    """How likely a unit has so many events at the rate of the others; a few of these may be slow
-    themselves, and each that is left out might have been any.
+    """The p-value of so many events of a unit at the rate of the others.
+
+    A few of the others may be slow themselves. They can be left out; then the p-value is multiplied
+    by the number of units for each (Bonferroni's correction).
 
     Args:
         rest: the events of others that have any.

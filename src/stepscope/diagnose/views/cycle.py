@@ -75,8 +75,8 @@ class Cycle:
 
 
 def exchanged(window: Window, line: Timeline) -> Floats:
-    """What every rank spends at least in phases of communication in each step, in ns: the last to
-    come waits for nobody there."""
+    """What every rank spends at least in phases of communication in each step, in ns: who arrives
+    last waits for no other there."""
     rows = phase_rows(window, line)
     names = [] if rows is None else [name for name in rows.names.values if communicates(name)]
     if rows is None or not names:
