@@ -8,6 +8,10 @@
   cupti, and all (cupti, nccl, phases, modules; py-spy stacks are always on). Fresh processes,
   interleaved; the result is the 95 % upper bound of the median ratio. `--cases` selects some of the
   four cases: one takes 20 processes of 300 steps each.
+- turns: what each collector costs, with the usual budget: processes with and without stepscope take
+  turns on the GPU, 20 steps each, so that all meet the same changes of the machine. The results are
+  of means, since only a part of the time is recorded. Two of the processes are without stepscope:
+  a machine on which these two differ by a percent cannot show a percent.
 - paired: what recording all kernels costs a step of the transformer. One process alternates
   between recording and not recording, 20 steps each, so that the machine's own changes cancel out.
 - launches: there is one record per kernel. durations: those of a kernel and of backward-compute,
@@ -63,6 +67,7 @@ from benchmarks.gpu_results import (
     profiler_rows,
     ranks_row,
     table,
+    turns_rows,
     window_row,
 )
 from stepscope.cli.native import FOLDER
@@ -74,7 +79,12 @@ from stepscope.window import Floats, Window
 
 BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).with_name("gpu_train.py")
-NATIVE = {"cupti": "cupti", "all": "cupti,nccl,phases,modules"}
+NATIVE = {
+    "cupti": "cupti", "all": "cupti,nccl,phases,modules",
+    "hooks": "phases,modules", "all but stacks": "cupti,nccl,phases,modules",
+}  # fmt: skip
+TURNS = ("none", "all", "cupti", "hooks", "all but stacks", "none again")
+"""Processes that take turns, in this order."""
 OF_HOOKS = "phases,modules"
 """Replaces both if there is no GPU."""
 CASES = {
@@ -85,7 +95,7 @@ CASES = {
 }
 """Model, and whether its passes are a CUDA graph."""
 TOPICS = (
-    "overhead", "paired", "launches", "durations", "profiler", "graphs", "ranks", "window",
+    "overhead", "turns", "paired", "launches", "durations", "profiler", "graphs", "ranks", "window",
     "memory", "counters",
 )  # fmt: skip
 TWO_ON_ONE = {
@@ -115,6 +125,7 @@ class Bench:
     rounds: int
     steps: int
     seconds: float
+    blocks: int
     cases: tuple[str, ...]
     has_gpu: bool
 
@@ -150,7 +161,8 @@ class Bench:
         native = NATIVE[mode] if self.has_gpu else OF_HOOKS
         return [
             str(BIN / "stepscope"), "run", "--store", str(self.folder / "runs"), "--socket",
-            str(self.folder / "socket"), "--native", native, "--",
+            str(self.folder / f"socket-{mode.replace(' ', '-')}"), "--native", native,
+            *["--no-stacks"] * (mode == "all but stacks"), "--",
         ]  # fmt: skip
 
 
@@ -174,7 +186,7 @@ def main() -> None:
         folder = arguments.keep or Path(stack.enter_context(temporary))
         bench = Bench(
             folder, arguments.rounds, arguments.steps, arguments.seconds,
-            tuple(arguments.cases), has_gpu,
+            arguments.blocks, tuple(arguments.cases), has_gpu,
         )  # fmt: skip
         for topic in arguments.only:
             rows += _rows(topic, bench)
@@ -193,6 +205,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--blocks", type=int, default=100, help="of either process that take turns")
     parser.add_argument("--keep", type=Path, help="an own folder for jobs, which remains")
     return parser.parse_args()
 
@@ -227,6 +240,27 @@ def _overhead(bench: Bench) -> Iterator[Row]:
         yield from overhead_rows(name, seconds, has_goal=model == "transformer")
 
 
+def _turns(bench: Bench) -> Iterator[Row]:
+    for model in ("transformer", "launches"):
+        blocks = _in_turns(bench, ("turns", "--model", model, "--blocks", str(bench.blocks)))
+        yield from turns_rows(model, blocks, has_goal=model == "transformer")
+
+
+def _in_turns(bench: Bench, job: Sequence[str]) -> dict[str, list[float]]:
+    """Seconds per step of the same job in all `TURNS`, each block after that of the one before."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(TURNS)) as pool:
+        fifos = [Path(folder) / mode.replace(" ", "-") for mode in TURNS]
+        for fifo in fifos:
+            os.mkfifo(fifo)
+        with fifos[0].open("r+b", buffering=0) as first:
+            jobs = [
+                pool.submit(bench.run, mode, *job, "--mine", str(mine), "--other", str(other))
+                for mode, mine, other in zip(TURNS, fifos, fifos[1:] + fifos[:1], strict=True)
+            ]
+            first.write(b"x")
+            return {mode: one.result()[0]["blocks"] for mode, one in zip(TURNS, jobs, strict=True)}
+
+
 def _paired(bench: Bench) -> Iterator[Row]:
     job = ("paired", "--seconds", str(bench.seconds))
     (output,) = bench.run("cupti", *job, ranks=1, STEPSCOPE_KERNEL_BUDGET=ALWAYS)
@@ -234,12 +268,23 @@ def _paired(bench: Bench) -> Iterator[Row]:
 
 
 def _graphs(bench: Bench) -> Iterator[Row]:
-    for graphs in ("graph", "node", "off"):
-        (output,) = bench.run(
-            "cupti", "graphs", ranks=1, STEPSCOPE_KERNEL_BUDGET=SELDOM,
-            STEPSCOPE_CUDA_GRAPHS=graphs,
-        )  # fmt: skip
-        yield Row(f"CUDA graphs, {graphs}", f"{output['launched']} launched", "no crash", True)
+    settings = ("graph", "node", "off")
+    with ThreadPoolExecutor(len(settings)) as pool:
+        jobs = [pool.submit(_launching_graphs, bench, setting) for setting in settings]
+        for setting, job in zip(settings, jobs, strict=True):
+            try:
+                result, holds = f"{job.result()} launched", True
+            except JobError as error:
+                print(error, file=sys.stderr)
+                result, holds = "ended with an error, see above", False
+            yield Row(f"CUDA graphs, {setting}", result, "no crash", holds)
+
+
+def _launching_graphs(bench: Bench, setting: str) -> int:
+    (output,) = bench.run(
+        "cupti", "graphs", ranks=1, STEPSCOPE_KERNEL_BUDGET=SELDOM, STEPSCOPE_CUDA_GRAPHS=setting
+    )
+    return int(output["launched"])
 
 
 def _launches(bench: Bench) -> Iterator[Row]:
@@ -345,6 +390,7 @@ def sampled(command: Sequence[str]) -> tuple[Sequence[Frame], float]:
 
 _TOPICS = {
     "overhead": _overhead,
+    "turns": _turns,
     "paired": _paired,
     "launches": _launches,
     "durations": _durations,

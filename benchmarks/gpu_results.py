@@ -69,6 +69,33 @@ def overhead_rows(case: str, seconds: Mapping[str, Sequence[float]], has_goal: b
     return rows
 
 
+def turns_rows(case: str, blocks: Mapping[str, Sequence[float]], has_goal: bool) -> list[Row]:
+    """Times of blocks of steps of processes in turn, compared with those of `none`: means, and
+    their 95 % interval by bootstrap over rounds. Medians would leave out what a part costs."""
+    plain = blocks["none"]
+    rows = [Row(f"{case}: step", f"{1e3 * statistics.mean(plain):.2f} ms ({len(plain)} rounds)")]
+    for mode, times in blocks.items():
+        if mode == "none":
+            continue
+        rounds = list(zip(plain, times, strict=True))
+        low, high = _interval(rounds)
+        result = f"{_ratio(rounds):.4f}, {low:.4f} to {high:.4f}"
+        goal = f"under {MOST_OVERHEAD}" if has_goal and mode == "all" else ""
+        row = Row(f"{case}, in turns: {mode}", result, goal, high < MOST_OVERHEAD if goal else None)
+        rows.append(row)
+    return rows
+
+
+def _interval(rounds: Sequence[tuple[float, float]], draws: int = 2_000) -> tuple[float, float]:
+    draw = random.Random(0)
+    ratios = sorted(_ratio(draw.choices(rounds, k=len(rounds))) for _ in range(draws))
+    return ratios[draws // 40], ratios[-draws // 40]
+
+
+def _ratio(rounds: Sequence[tuple[float, float]]) -> float:
+    return sum(recorded for _, recorded in rounds) / sum(plain for plain, _ in rounds)
+
+
 def paired_row(without: Sequence[float], recording: Sequence[float], kernels: int) -> Row:
     """Times of blocks of steps in pairs: without recording, and while every kernel is recorded.
 

@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_train.py overhead --model transformer --graph --steps 300
     python benchmarks/gpu_train.py paired --seconds 60
+    python benchmarks/gpu_train.py turns --mine MINE --other OTHER --blocks 100
     python benchmarks/gpu_train.py graphs
     python benchmarks/gpu_train.py launches --count 10000 [--profile]
     python benchmarks/gpu_train.py durations
@@ -149,6 +150,34 @@ def paired(arguments: argparse.Namespace) -> dict[str, Any]:
             _block(step, 2)  # the first ones after a change do not count
             blocks[on].append(_block(step))
     return {"without": blocks[0], "recording": blocks[1], "kernels": _launched_by(step)}
+
+
+def turns(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds per step in blocks, each after a byte from a process that waits meanwhile."""
+    model, shape = transformer() if arguments.model == "transformer" else launch_bound()
+    model.to(DEVICE, DTYPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=HAS_GPU)
+    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
+    batches = iter(DataLoader(TensorDataset(torch.zeros(1 << 20, 1))))
+
+    def step() -> None:
+        next(batches)
+        passes()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    _block(step, WARM_UP)
+    mine, other = (os.open(path, os.O_RDWR) for path in (arguments.mine, arguments.other))
+    blocks = []
+    for _ in range(arguments.blocks):
+        os.read(mine, 1)
+        _block(step, 2)  # the first ones after a pause do not count
+        blocks.append(_block(step))
+        os.write(other, b"x")
+    return {"blocks": blocks}
+
+
+WARM_UP = 40
 
 
 def _block(step: Callable[[], None], steps: int = 20) -> float:
@@ -350,6 +379,7 @@ def _memory() -> dict[str, int]:
 JOBS = {
     "overhead": overhead,
     "paired": paired,
+    "turns": turns,
     "graphs": graphs,
     "launches": launches,
     "durations": durations,
@@ -369,6 +399,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mine", help="a FIFO: a byte in it is this process' turn")
+    parser.add_argument("--other", help="the FIFO of the process that takes turns with it")
+    parser.add_argument("--blocks", type=int, default=100)
     parser.add_argument("--slow-rank", type=int, default=1)
     parser.add_argument("--from-step", type=int, default=60)
     arguments = parser.parse_args()

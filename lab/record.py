@@ -160,7 +160,7 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
     while not running.ended():
         if time.monotonic() > until:
             raise FailedError(f"{case.name}: not over after {LIMIT_SECONDS:.0f} s; see output.log")
-        step, age = _progress(steps)
+        step, age = progress(steps)
         for fault in [f for f in waiting if step >= f.when.first]:
             fault.begin(running)
             waiting.remove(fault)
@@ -172,14 +172,14 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
             running.end()
             ending = True
         time.sleep(0.01)
-    if not hang and _progress(steps)[0] < case.job.steps:
+    if not hang and progress(steps)[0] < case.job.steps:
         statuses = [process.returncode for process in running.processes]
         raise FailedError(f"{case.name}: exit statuses {statuses}; see output.log")
     if b"internal error" in (steps.parent / "output.log").read_bytes():
         print("stepscope failed, see output.log; ", end="", flush=True)
 
 
-def _progress(steps: Path) -> tuple[int, float]:
+def progress(steps: Path) -> tuple[int, float]:
     """The step that rank 0 is in (-1: before the first), and for how many seconds."""
     try:
         with steps.open("rb") as file:

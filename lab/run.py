@@ -74,12 +74,16 @@ def chosen(arguments: argparse.Namespace) -> list[Case]:
     return [
         case
         for seed in range(arguments.seed, arguments.seed + arguments.seeds)
-        for name in scenarios.names()
-        if _matches(name, arguments.names)
+        for name in chosen_names(arguments.names)
         for case in [scenarios.case(name, seed)]
         if case.held_out == arguments.held_out
         and (not arguments.family or case.family in arguments.family)
     ]
+
+
+def chosen_names(patterns: list[str]) -> list[str]:
+    """The scenarios that match one of the patterns; without patterns all."""
+    return [name for name in scenarios.names() if _matches(name, patterns)]
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

@@ -44,12 +44,13 @@ def names() -> list[str]:
     return [*faulty, *(f"{_HEALTHY}{kind}" for kind in shapes.KINDS)]
 
 
-def case(scenario: str, seed: int) -> Case:
+def case(scenario: str, seed: int, fit: Callable[[Job], Job] | None = None) -> Case:
+    """One scenario with one seed; `fit` changes the job for other machines than the lab's own."""
     if scenario.startswith(_HEALTHY):
-        return healthy(scenario.removeprefix(_HEALTHY), seed)
+        return healthy(scenario.removeprefix(_HEALTHY), seed, fit)
     kind, what = _split(scenario)
     generator = random.Random(f"{scenario}/{seed}")
-    job = shapes.job(kind, generator.randrange(shapes.SHAPES))
+    job = _fitted(shapes.job(kind, generator.randrange(shapes.SHAPES)), fit)
     drawn = tuple(_DRAWS[what][1](generator, job))
     wrong = {key: value for fault in drawn for key, value in fault.options().items()}
     job = dataclasses.replace(job, options=job.options | wrong)
@@ -61,10 +62,10 @@ def _split(scenario: str) -> tuple[str, str]:
                 if f"{kind}-{what}" == scenario)  # fmt: skip
 
 
-def twin(of: Case) -> Case:
+def twin(of: Case, fit: Callable[[Job], Job] | None = None) -> Case:
     """The healthy run of the same job; where a stage has more layers, with these spread evenly."""
     number = int(of.job.name.rpartition("-")[2])
-    healed = healthy(of.job.kind, number)
+    healed = healthy(of.job.kind, number, fit)
     more = sum(one.layers for one in of.faults if isinstance(one, faults.HeavyStage))
     if not more:
         return healed
@@ -74,8 +75,13 @@ def twin(of: Case) -> Case:
     return dataclasses.replace(healed, scenario=f"{_EVEN}{of.scenario}", seed=of.seed, job=even)
 
 
-def healthy(kind: str, seed: int) -> Case:
-    return Case(f"{_HEALTHY}{kind}", "healthy", seed, shapes.job(kind, seed % shapes.SHAPES), ())
+def healthy(kind: str, seed: int, fit: Callable[[Job], Job] | None = None) -> Case:
+    job = _fitted(shapes.job(kind, seed % shapes.SHAPES), fit)
+    return Case(f"{_HEALTHY}{kind}", "healthy", seed, job, ())
+
+
+def _fitted(job: Job, fit: Callable[[Job], Job] | None) -> Job:
+    return job if fit is None else fit(job)
 
 
 # --- drawing -------------------------------------------------------------------------------------

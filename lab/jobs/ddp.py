@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lab.jobs import inputs, loop
-from lab.jobs.device import Device, Layer, Stem
+from lab.jobs.device import PLACE, Device, Layer, Stem
 
 
 def network(device: Device, arguments: argparse.Namespace) -> nn.Module:
@@ -26,11 +26,11 @@ def network(device: Device, arguments: argparse.Namespace) -> nn.Module:
 def train(arguments: argparse.Namespace) -> None:
     rank = dist.get_rank()
     condition, device = loop.prepared(arguments, rank)
-    model = DistributedDataParallel(network(device, arguments), bucket_cap_mb=0.5)
+    model = DistributedDataParallel(network(device, arguments).to(PLACE), bucket_cap_mb=0.5)
     optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
     batches = inputs.batches(arguments, condition, rank, arguments.accumulate)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         loss = torch.zeros(())
         for micro in range(arguments.accumulate):
             rows = habits.before_forward(next(batches))
@@ -48,10 +48,11 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(model: nn.Module, arguments: argparse.Namespace) -> Tensor:
-    total = torch.zeros(1)
+    total = torch.zeros(1, device=PLACE)
     with torch.no_grad():
         for _ in range(3):
-            total += model(torch.randn(inputs.TOKENS, arguments.width)).square().mean()
+            rows = torch.randn(inputs.TOKENS, arguments.width, device=PLACE)
+            total += model(rows).square().mean()
     dist.all_reduce(total)
     return total
 

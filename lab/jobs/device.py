@@ -1,10 +1,13 @@
 """An accelerator that is not there: layers take its time asleep, beside a small real product.
 
-So eight ranks fit two processors, and computing takes the same time however busy these are.
+So eight ranks fit two processors, and computing takes the same time however busy these are. With
+`LAB_DEVICE=cuda` there is one, which all ranks share: a kernel waits there until its time is over,
+so that it takes as long however many ranks take turns on the GPU.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from typing import Any
@@ -13,6 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from lab.jobs.conditions import Conditions
+
+PLACE = torch.device(os.environ.get("LAB_DEVICE", "cpu"))
+"""Where models and batches are."""
+CYCLES_PER_SECOND = 1.98e9
+"""Of an H200's multiprocessors while they compute. Others only make all ranks slower or faster."""
 
 
 class Device:
@@ -29,7 +37,13 @@ class Device:
         slower = self.conditions.factor("device")
         if self.conditions.holds("jitter") and self._random.random() < 0.3:
             slower *= 1 + self._random.expovariate(1 / self.conditions.seconds("jitter"))
-        time.sleep(seconds * slower * self._random.uniform(1 - self.noise, 1 + self.noise))
+        self._take(seconds * slower * self._random.uniform(1 - self.noise, 1 + self.noise))
+
+    def _take(self, seconds: float) -> None:
+        if PLACE.type == "cuda":
+            torch.cuda._sleep(round(seconds * CYCLES_PER_SECOND))
+        else:
+            time.sleep(seconds)
 
     def step_optimizer(self, seconds: float) -> None:
         self.run(seconds * self.conditions.factor("optimizer"))

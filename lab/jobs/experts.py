@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lab.jobs import inputs, loop
 from lab.jobs.conditions import Conditions
-from lab.jobs.device import Compute, Device, Layer, Wide
+from lab.jobs.device import PLACE, Compute, Device, Layer, Wide
 
 
 class Router:
@@ -24,10 +24,10 @@ class Router:
     def __init__(self, experts: int, condition: Conditions, seed: int) -> None:
         self.experts = experts
         self.condition = condition
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(PLACE).manual_seed(seed)
 
     def choose(self, tokens: int) -> Tensor:
-        chances = torch.ones(self.experts)
+        chances = torch.ones(self.experts, device=PLACE)
         for expert in range(self.experts):
             chances[expert] = self.condition.factor("popular-expert", expert)
         return torch.multinomial(chances, tokens, replacement=True, generator=self.generator)
@@ -90,14 +90,14 @@ def train(arguments: argparse.Namespace) -> None:
             MixtureLayer(device, router, i, arguments.width, seconds)
             for i in range(arguments.layers)
         ]
-    )
+    ).to(PLACE)
     experts = [name for name, _ in model.named_parameters() if ".expert." in name]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, experts)
     dense = DistributedDataParallel(model)
     optimizer = loop.optimizer_of(dense, device, arguments)
     habits = loop.Habits(arguments, condition)
     batches = inputs.batches(arguments, condition, rank, width=arguments.stream)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         rows = habits.before_forward(next(batches))
         loss = dense(rows).square().mean()
         habits.before_backward(loss)

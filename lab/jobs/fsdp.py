@@ -13,15 +13,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from lab.jobs import inputs, loop
-from lab.jobs.device import Device, Layer
+from lab.jobs.device import PLACE, Device, Layer
 
 
 def sharded(device: Device, arguments: argparse.Namespace) -> nn.Module:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    mesh = init_device_mesh(PLACE.type, (dist.get_world_size(),), mesh_dim_names=("dp",))
     seconds = arguments.layer_ms / 1000
     model = nn.Sequential(
         *[Layer(device, i, arguments.width, seconds) for i in range(arguments.layers)]
-    )
+    ).to(PLACE)
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -35,7 +35,7 @@ def train(arguments: argparse.Namespace) -> None:
     optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
     batches = inputs.batches(arguments, condition, rank)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         rows = habits.before_forward(next(batches))
         device.load = len(rows) / inputs.TOKENS
         loss = model(rows).square().mean()

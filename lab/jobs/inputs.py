@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lab.jobs.conditions import Conditions
+from lab.jobs.device import PLACE
 
 
 class Shards(Dataset[Tensor]):
@@ -81,4 +82,8 @@ def batches(
         conditions, arguments.steps * per_step, per_step, width or arguments.width,
         arguments.loader_ms / 1000, replica, arguments.length_spread,
     )  # fmt: skip
-    return iter(loader(shards, arguments.workers))
+    return map(placed, loader(shards, arguments.workers))
+
+
+def placed(rows: Tensor) -> Tensor:
+    return rows.to(PLACE)

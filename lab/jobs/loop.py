@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 
 from lab.jobs import conditions
 from lab.jobs.conditions import Conditions
-from lab.jobs.device import Device
+from lab.jobs.device import PLACE, Device
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -40,13 +41,20 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--evaluate-every", type=int, default=0)
     parser.add_argument("--reduce-loss", type=int, default=0, help="1: every step")
     parser.add_argument("--log-every", type=int, default=0)
+    parser.add_argument("--ahead", type=int, default=1, help="steps the host runs ahead of a GPU")
     return parser
 
 
 def run(train: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Trains in a process group over gloo."""
+    """Trains in a process group over gloo, or over NCCL where there is a GPU."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if PLACE.type == "cuda":
+        # NCCL refuses two ranks of one host on one GPU
+        os.environ["NCCL_HOSTID"] = f"host-of-{os.environ['RANK']}"
+    seconds = float(os.environ.get("LAB_TIMEOUT_SECONDS", "600"))
+    dist.init_process_group(
+        "nccl" if PLACE.type == "cuda" else "gloo", timeout=timedelta(seconds=seconds)
+    )
     train(arguments)
     dist.destroy_process_group()
 
@@ -69,9 +77,14 @@ def optimizer_of(model: nn.Module, device: Device, arguments: argparse.Namespace
 class Steps:
     """Counts steps; rank 0 writes when each began and ended to the file `LAB_STEPS`."""
 
-    def __init__(self, conditions: Conditions, count: int) -> None:
+    def __init__(self, conditions: Conditions, count: int, ahead: int = 1) -> None:
+        """
+        Args:
+            ahead: after so many steps the host waits for its device, as for a loss to log.
+        """
         self.conditions = conditions
         self.count = count
+        self.ahead = ahead
         path = os.environ.get("LAB_STEPS")
         writes = path and dist.get_rank() == 0
         self._log = Path(path) if path and writes else None
@@ -79,12 +92,37 @@ class Steps:
     def __iter__(self) -> Iterator[int]:
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self._log.open("w", buffering=1)) if self._log else None
+            profiler = stack.enter_context(_profiler())
             for step in range(self.count):
                 self.conditions.step = step
                 began = time.perf_counter_ns()
                 yield step
+                self._follow_device(step)
+                profiler.step()
                 if log is not None:
                     log.write(f"{step},{began},{time.perf_counter_ns()}\n")
+
+    def _follow_device(self, step: int) -> None:
+        if PLACE.type == "cuda" and step % self.ahead == self.ahead - 1:
+            torch.cuda.synchronize()
+
+
+def _profiler() -> Any:
+    """Four steps of torch.profiler from step `LAB_TRACE_STEP` on, to the folder `LAB_TRACES`."""
+    folder = os.environ.get("LAB_TRACES")
+    if not folder:
+        return contextlib.nullcontext(_NoProfiler())
+    path = str(Path(folder) / f"rank{dist.get_rank()}.json.gz")
+    wait = int(os.environ["LAB_TRACE_STEP"]) - 2
+    return torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=wait, warmup=2, active=4, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(path),
+    )
+
+
+class _NoProfiler:
+    def step(self) -> None:
+        """Nothing is recorded."""
 
 
 class Habits:
@@ -112,7 +150,7 @@ class Habits:
     def average(self, loss: Tensor) -> None:
         """The mean loss of all ranks, for the log."""
         if self.metrics is not None:
-            dist.all_reduce(loss.detach().clone(), group=self.metrics)
+            dist.all_reduce(loss.detach().clone().to(PLACE), group=self.metrics)
 
     def after_step(self, step: int, loss: Tensor, model: Any) -> None:
         if not self.conditions.holds("wrong-order"):

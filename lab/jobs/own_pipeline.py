@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from lab.jobs import inputs, loop, stages
 from lab.jobs.conditions import Conditions
+from lab.jobs.device import PLACE
 
 
 class Pipeline:
@@ -36,7 +37,7 @@ class Pipeline:
         self.condition = condition
         self.under_way: deque[tuple[Tensor, Tensor]] = deque()
         self.sending: list[Any] = []
-        self.last = torch.zeros(self.shape)
+        self.last = torch.zeros(self.shape, device=PLACE)
 
     def step(self, rows: Tensor | None) -> Tensor:
         """Forward and backward passes of all micro-batches; gives the loss of the last one."""
@@ -82,7 +83,7 @@ class Pipeline:
         return self.last.clone()
 
     def receive(self, peer: int) -> Tensor:
-        tensor = torch.empty(self.shape)
+        tensor = torch.empty(self.shape, device=PLACE)
         dist.recv(tensor, peer, group=self.group)
         return tensor
 
@@ -100,14 +101,14 @@ def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     condition, device = loop.prepared(arguments, rank)
     shape = (arguments.stages, world // arguments.stages)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh(PLACE.type, shape, mesh_dim_names=("pp", "dp"))
     index, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     module = stages.stage_module(device, index, arguments)
     pipeline = Pipeline(module, mesh["pp"].get_group(), arguments, condition)
     optimizer = loop.optimizer_of(module, device, arguments)
     habits = loop.Habits(arguments, condition)
     batches = inputs.batches(arguments, condition, replica, width=arguments.stream)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         rows = habits.before_forward(next(batches)) if index == 0 else None
         loss = pipeline.step(rows)
         stages.average_gradients(module, mesh["dp"].get_group())

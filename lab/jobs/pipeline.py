@@ -13,28 +13,27 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from lab.jobs import inputs, loop, stages
+from lab.jobs.device import PLACE
 
 
 def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     condition, device = loop.prepared(arguments, rank)
     shape = (arguments.stages, world // arguments.stages)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh(PLACE.type, shape, mesh_dim_names=("pp", "dp"))
     index, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     module = stages.stage_module(device, index, arguments)
-    stage = PipelineStage(
-        module, index, arguments.stages, torch.device("cpu"), group=mesh["pp"].get_group()
-    )
+    stage = PipelineStage(module, index, arguments.stages, PLACE, group=mesh["pp"].get_group())
     schedule = Schedule1F1B(stage, arguments.microbatches, loss_fn=stages.loss_of)
     optimizer = loop.optimizer_of(module, device, arguments)
     habits = loop.Habits(arguments, condition)
     batches = inputs.batches(arguments, condition, replica, width=arguments.stream)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         losses: list[torch.Tensor] = []
         if index == 0:
             schedule.step(habits.before_forward(next(batches)))
         elif index == arguments.stages - 1:
-            target = torch.zeros(inputs.TOKENS, arguments.stream)
+            target = torch.zeros(inputs.TOKENS, arguments.stream, device=PLACE)
             schedule.step(target=target, losses=losses)
         else:
             schedule.step()

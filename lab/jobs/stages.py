@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lab.jobs import loop
-from lab.jobs.device import Device, Layer, Wide
+from lab.jobs.device import PLACE, Device, Layer, Wide
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -34,7 +34,8 @@ def stage_module(device: Device, stage: int, arguments: argparse.Namespace) -> n
     seconds = arguments.layer_ms / 1000 / arguments.microbatches
     indices = layers_of(stage, arguments)
     width = arguments.width
-    return nn.Sequential(*[Wide(Layer(device, i, width, seconds), width) for i in indices])
+    layers = [Wide(Layer(device, i, width, seconds), width) for i in indices]
+    return nn.Sequential(*layers).to(PLACE)
 
 
 def average_gradients(module: nn.Module, group: Any) -> None:

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from lab.jobs import inputs, loop
-from lab.jobs.device import Compute, Device
+from lab.jobs.device import PLACE, Compute, Device
 
 
 class Block(nn.Module):
@@ -39,7 +39,8 @@ class Block(nn.Module):
 def parallel(device: Device, arguments: argparse.Namespace, mesh: Any) -> nn.Module:
     seconds = arguments.layer_ms / 1000
     width = arguments.width // 2
-    model = nn.Sequential(*[Block(device, i, width, seconds) for i in range(arguments.layers)])
+    blocks = [Block(device, i, width, seconds) for i in range(arguments.layers)]
+    model = nn.Sequential(*blocks).to(PLACE)
     for block in model:
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         parallelize_module(block, mesh["tp"], plan)
@@ -52,13 +53,13 @@ def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     condition, device = loop.prepared(arguments, rank)
     shape = (world // arguments.tensor, arguments.tensor)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(PLACE.type, shape, mesh_dim_names=("dp", "tp"))
     model = parallel(device, arguments, mesh)
     optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
     replica = mesh["dp"].get_local_rank()
     batches = inputs.batches(arguments, condition, replica)
-    for step in loop.Steps(condition, arguments.steps):
+    for step in loop.Steps(condition, arguments.steps, arguments.ahead):
         rows = habits.before_forward(next(batches))[:, : arguments.width // 2]
         rows = rows.repeat(arguments.sequences, 1)
         loss = model(rows).square().mean()

@@ -39,6 +39,10 @@ def test_of_two_that_fit_the_name_decides() -> None:
     assert members("1/4 1", *ALL) == TP.ranks
 
 
+def test_torch_puts_a_description_before_the_name() -> None:
+    assert members("1/4 undefined:22", *ALL) == DP.ranks
+
+
 def test_pairs_are_made_for_single_sends() -> None:
     assert members("0/2 ", *ALL) is None
     assert members("0/2 3", *ALL) == PAIR.ranks

@@ -31,7 +31,11 @@ KERNELS = {
     "Send": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
 }
 RING = 2
-GROUPS = {"dp-0": "nccl-00000000000000ab 1/4 ", "tp-0": "nccl-00000000000000cd 1/8 "}
+GROUPS = {
+    "dp-0": "nccl-00000000000000ab 1/4 ", "tp-0": "nccl-00000000000000cd 1/8 ",
+    "world-0": "nccl-00000000000000ef 3/8 ", "world-1": "nccl-0000000000000123 3/8 ",
+}  # fmt: skip
+"""Of their communicators, those of the last two have the same members, and no name."""
 
 NO_ORDER = ("stepscope_cupti_graphs", "stepscope_cupti_parts")
 """Counts of an injector that does not report every kernel of NCCL."""
@@ -48,7 +52,11 @@ class Process(ThreeProducers):
         self.kernels = 0
         self.send(PYTHON_AT, self.python.hello())
         self.send(PYTHON_AT, self.python.tell("loader", "optimizer", *GROUPS, *KERNELS))
-        groups = [("dp-0", "dp", (1, 3, 5, 7)), ("tp-0", "tp", (0, 3, *range(1, 3), *range(4, 8)))]
+        world = tuple(range(8))
+        groups = [
+            ("dp-0", "dp", (1, 3, 5, 7)), ("tp-0", "tp", (0, 3, *range(1, 3), *range(4, 8))),
+            ("world-0", "world", world), ("world-1", "world", world),
+        ]  # fmt: skip
         self.send(PYTHON_AT, self.python.groups(*(GroupInfo(*group) for group in groups)))
         self.attach(CUPTI_AT, self.cupti, *KERNELS.values(), *NO_ORDER, "gemm")
         self.attach(NCCL_AT, self.nccl, *GROUPS.values(), *KERNELS)
@@ -162,6 +170,19 @@ def test_interleaved_groups(process: Process) -> None:
     assert [row["group"] for row in process.rows()] == ["dp-0", "tp-0"] * 20
     for row in process.rows():
         assert row["start_ns"] == row["enqueue_ns"] + 20_000
+
+
+def test_of_groups_with_the_same_members_the_calls_decide(process: Process) -> None:
+    """DDP, and a group in which the script averages its losses."""
+    for _ in range(5):
+        process.operate("AllReduce", "world-0")
+        process.operate("AllReduce", "world-0")
+        process.operate("AllReduce", "world-1")
+    process.wait()
+    assert [row["group"] for row in process.rows()] == ["world-0", "world-0", "world-1"] * 5
+    for row in process.rows():
+        assert row["start_ns"] == row["enqueue_ns"] + 20_000
+    assert not process.lone()
 
 
 def test_calls_that_the_plugin_does_not_report_are_rows_as_they_are(process: Process) -> None:

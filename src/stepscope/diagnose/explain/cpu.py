@@ -190,12 +190,13 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
 
 def _processor_time(job: Observed, suspect: Suspect) -> Floats | None:
     """The main threads' processor time, `[rank, step]`, in the phases that carry the excess; in all
-    of them where it is not known of these."""
+    phases where the excess is in none. Phases that a device timed have no processor time, and that
+    of others says nothing about them."""
     own = [job.own.cpu[at] for at, phase in enumerate(job.own.phases) if phase in suspect.phases]
-    known = np.isfinite(own).any(axis=0) if own else np.zeros(0, np.bool_)
-    if not known.any():
+    if not own:
         return job.processor
-    return np.where(known, np.nansum(own, axis=0), np.nan)
+    known = np.isfinite(own).any(axis=0)
+    return np.where(known, np.nansum(own, axis=0), np.nan) if known.any() else None
 
 
 def _used(job: Observed, suspect: Suspect) -> float | None:

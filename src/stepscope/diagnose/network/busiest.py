@@ -8,7 +8,8 @@ the others wait for it (EROICA, figures 3 to 5). No times of operators are neede
 Between two rows of a connection it is known whether requests are outstanding; from a row's first
 event to its last they may be. So the edges of one ring are compared by the time in which requests
 *may* be outstanding: what else happens in that time is the same for all of them. Pairs move data at
-different times, so equal pairs are compared by the time in which requests certainly are.
+different times, so equal pairs are compared by the time in which requests certainly are. A row that
+is longer than a step, as where NCCL's plugin reports once a second, says the same of all its steps.
 Cost: one sort of `transfers`. Cannot see: a slowness of all equals, and data that stays on a host.
 """
 
@@ -21,12 +22,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from stepscope.diagnose.network.outstanding import BUSY, MOST_LOOKS
+from stepscope.diagnose.network.outstanding import BUSY, MOST_LOOKS, latest_ends
 from stepscope.diagnose.network.rates import SIZES_PER_OCTAVE
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.requests import lost_requests
+from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Floats, Ints, Mask, Table, Window, numbered
 
 RING = 3
@@ -159,20 +161,51 @@ class _Busy:
             (table.ints("start_ns"), table.ints("peer"), table.ints("rank"))))  # fmt: skip
         source, target, start, end = map(table.ints, ("rank", "peer", "start_ns", "end_ns"))
         connection = numbered(source, target)
-        begins = np.flatnonzero(np.diff(connection, prepend=-1))
+        is_first = np.diff(connection, prepend=-1) != 0
+        begins = np.flatnonzero(is_first)
         outstanding = _since_first(table.ints("posted") - table.ints("completed"), begins)
         following = np.append(start[1:], 0)
         following[begins[1:] - 1] = 0
-        pause = np.where(outstanding > 0, np.maximum(following - end, 0), 0)
-        shape = (len(begins), len(job.line.steps))
-        column = job.line.column_at(start)
-        cell = np.where(column >= 0, connection[np.arange(len(start))] * shape[1] + column, -1)
-        lasted, certain, moved = (
-            stats.sums(cell[cell >= 0], values[cell >= 0].astype(np.float64), shape[0] * shape[1])
-            .reshape(shape) for values in (end - start, pause, table.ints("bytes"))
-        )  # fmt: skip
-        return cls(source[begins], target[begins], np.median(moved, axis=1), lasted + certain,
-                   certain)  # fmt: skip
+        # several channels between two ranks have rows of the same time
+        ended = latest_ends(end, is_first)
+        since = np.where(is_first, start, np.maximum(start, np.roll(ended, 1)))
+        waits = np.where(outstanding > 0, np.maximum(following, ended), ended)
+        cells = _Cells(job.line, connection, len(begins))
+        certain = cells.time_ns(ended, waits)
+        moved = np.median(cells.sums(start, table.ints("bytes")), axis=1)
+        possible = cells.time_ns(since, ended) + certain
+        return cls(source[begins], target[begins], moved, possible, certain)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Sums of what rows of connections say, `[connection, step]`."""
+
+    line: Timeline
+    connection: Ints
+    """Of each row."""
+    count: int
+
+    def sums(self, at_ns: Ints, values: Ints) -> Floats:
+        return self._sums(self.connection, self.line.column_at(at_ns), values)
+
+    def time_ns(self, since_ns: Ints, until_ns: Ints) -> Floats:
+        """How much of each step lies within one of these times."""
+        begins = np.append(self.line.begins_ns, np.iinfo(np.int64).max)
+        first = np.maximum(self.line.column_at(since_ns), 0)
+        steps = np.maximum(self.line.column_at(until_ns) - first, 0) + 1
+        row = np.repeat(np.arange(len(since_ns)), steps)
+        column = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(steps) - steps, steps)
+        inside = np.minimum(until_ns[row], begins[column + 1])
+        inside -= np.maximum(since_ns[row], begins[column])
+        return self._sums(self.connection[row], column, np.maximum(inside, 0))
+
+    def _sums(self, connection: Ints, column: Ints, values: Ints) -> Floats:
+        steps = len(self.line.steps)
+        known = column >= 0
+        cell = connection[known] * steps + column[known]
+        summed = stats.sums(cell, values[known].astype(np.float64), self.count * steps)
+        return summed.reshape(self.count, steps)
 
 
 def _since_first(balance: Ints, begins: Ints) -> Ints:

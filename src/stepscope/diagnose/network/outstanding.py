@@ -143,7 +143,7 @@ class Requests:
         before = total[first] - self.balance[rows][first] if rows.size else total
         initial = np.add.reduceat(self.initial[rows], first) if rows.size else total
         outstanding = total + np.repeat(initial - before, length) > 0
-        ended, following = _latest(self.end_ns[rows], begins), self.start_ns[rows][1:]
+        ended, following = latest_ends(self.end_ns[rows], begins), self.start_ns[rows][1:]
         # between two rows, while no row is in progress
         at = np.flatnonzero(~begins[1:] & (following >= ended[:-1]))
         targets = self._targets(rows, begins, outstanding)
@@ -213,7 +213,7 @@ _NONE = np.zeros(0, np.int64)
 _NOTHING = (_NONE, _NONE, np.zeros((0, 3)))
 
 
-def _latest(ended_ns: Ints, begins: Mask) -> Ints:
+def latest_ends(ended_ns: Ints, begins: Mask) -> Ints:
     """The latest end of each row and of those before it with the same source."""
     order = np.argsort(ended_ns, kind="stable")
     place = np.empty_like(order)

@@ -310,9 +310,12 @@ def _sums(some: dict[str, Floats], more: dict[str, Floats]) -> dict[str, Floats]
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
+    """Processor time in phases. That of a phase which a device timed is its host's, for the time
+    that this took to submit it."""
     if not rows.table.has("cpu_ns"):
         return np.full((len(names), len(rows.line.ranks), len(rows.line.steps)), np.nan)
-    return rows.grids(nullable(rows.table, "cpu_ns"), names)
+    of_device = np.isfinite(nullable(rows.table, "host_start_ns"))
+    return rows.grids(np.where(of_device, np.nan, nullable(rows.table, "cpu_ns")), names)
 
 
 def _bundle(

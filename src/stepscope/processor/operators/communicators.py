@@ -4,15 +4,16 @@ The plugin names a communicator `nccl-<hash> <rank>/<ranks> <name>`: this proces
 size, and the script's name for it, if any. Its members are found among the groups that the Python
 producer of the process reports: a group of the same size with this rank at the same position. Pairs
 of ranks are ambiguous (torch creates such communicators for single sends), so for them the name
-decides. If the members are ambiguous, nothing is guessed: peers of operators are unknown, and
-network requests are counted as lost.
+decides, or else the calls that their operators follow (`places`). As long as the members are
+ambiguous, nothing is guessed: peers of operators are unknown, and network requests are counted as
+lost.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from stepscope.wire.records import (
 _NAMED = re.compile(r"(nccl-[0-9a-f]{16}) ([0-9]{1,9})/([0-9]{1,9}) (.*)")
 _NAME_LETTERS = 12
 """Length of torch's group names in ids, as collect.hooks.groups truncates them."""
-_PAIR = 2
+PAIR = 2
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Communicator:
     size: int
     name: str
 
+    @property
+    def text(self) -> str:
+        return f"{self.id} {self.rank}/{self.size} {self.name}"
+
 
 def parse(text: str | None) -> Communicator | None:
     found = _NAMED.fullmatch(text or "")
@@ -54,6 +59,19 @@ def parse(text: str | None) -> Communicator | None:
         return None
     id, rank, size, name = found.groups()
     return Communicator(id, int(rank), int(size), name)
+
+
+def _nowhere(_name: str) -> None:
+    """Without operators, nothing is known."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a communicator belongs: a process group, and its members in the communicator's order.
+    Those of a pair for single sends are two of the group's."""
+
+    group: str
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,9 @@ class Members:
     world_size: int
     groups: Collection[GroupInfo] | None
     """The groups that Python reported; None if there is no Python producer."""
+    placed: Callable[[str], Place | None] = _nowhere
+    """What operators have shown of ambiguous communicators, by their names."""
+    _known: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def ranks(self, id: int) -> tuple[int, ...] | None:
         """The job's ranks of a communicator in its own order; None if they are ambiguous."""
@@ -76,18 +97,31 @@ class Members:
         if self.groups is None:
             return whole_job(one, self.rank, self.world_size)
         different = {group.ranks for group in self._candidates(one)}
-        return different.pop() if len(different) == 1 else None
+        if len(different) == 1:
+            return different.pop()
+        place = self.placed(one.text)
+        return None if place is None else place.ranks
 
-    def process_group(self, name: str) -> GroupInfo | None:
-        """The process group of a communicator; None if it is ambiguous."""
+    def place(self, name: str) -> Place | None:
+        """Where a communicator belongs; None if it is ambiguous."""
         one = parse(name)
         found = [] if one is None else self._candidates(one)
-        return found[0] if len(found) == 1 else None
+        if len(found) == 1:
+            return Place(found[0].id, found[0].ranks)
+        return self.placed(name)
+
+    def possible(self, name: str) -> list[GroupInfo]:
+        """The process groups that an ambiguous communicator may belong to."""
+        one = parse(name)
+        if one is None or len(self._candidates(one)) == 1:
+            return []
+        groups = [g for g in self.groups or () if self._fits(one, g) or _sends_within(one, g)]
+        return _called(one, groups) or groups
 
     def _candidates(self, one: Communicator) -> list[GroupInfo]:
         fits = [group for group in self.groups or () if self._fits(one, group)]
-        named = [g for g in fits if one.name and g.id.endswith("-" + one.name[:_NAME_LETTERS])]
-        if not named and one.size == _PAIR != self.world_size:
+        named = _called(one, fits)
+        if not named and one.size == PAIR != self.world_size:
             return []
         return named or fits
 
@@ -99,7 +133,9 @@ class Members:
         """Translates a rank of the communicator of this name into a rank of the job."""
         if peer == NO_PEER:
             return NO_PEER
-        ranks = self._ranks(parse(name)) or ()
+        if name not in self._known:
+            self._known[name] = self._ranks(parse(name)) or ()
+        ranks = self._known[name]
         return ranks[peer] if 0 <= peer < len(ranks) else UNKNOWN_PEER
 
     def peers(self, ids: Ints, peers: Ints) -> Ints:
@@ -110,6 +146,17 @@ class Members:
             known = chosen & (peers >= 0) & (peers < len(ranks))
             out[known] = ranks[peers[known]]
         return out
+
+
+def _called(one: Communicator, groups: Iterable[GroupInfo]) -> list[GroupInfo]:
+    """The groups of this name. Torch puts the description of a group and a colon before it."""
+    name = one.name.rpartition(":")[2][:_NAME_LETTERS]
+    return [group for group in groups if name and group.id.endswith(f"-{name}")]
+
+
+def _sends_within(one: Communicator, group: GroupInfo) -> bool:
+    """Whether it may be a pair that torch made for single sends within a larger group."""
+    return one.size == PAIR < len(group.ranks)
 
 
 def whole_job(one: Communicator, rank: int, world_size: int) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -24,9 +24,9 @@ import numpy as np
 from stepscope.processor.operators.calls import Batch, Call, batches, joined
 from stepscope.processor.operators.communicators import Members
 from stepscope.processor.operators.launches import Kernel, Launches, Operator, function_of
+from stepscope.processor.operators.places import Places
 from stepscope.processor.records import normalise
 from stepscope.processor.records.normalise import Records
-from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import RECORD_BYTES, UNKNOWN, unpack_peer
 
@@ -80,6 +80,7 @@ class Joiner:
         self._operators: dict[str, list[Operator]] = defaultdict(list)
         self.has_calls = False
         """Whether hooks have reported operators, perhaps before this object was created."""
+        self.places = Places.unknown()
         self._last_kernels_ns: int | None = None
 
     def add_calls(self, records: Records, names: Mapping[int, str]) -> None:
@@ -152,26 +153,24 @@ class Joiner:
         else:
             self._sort(members, decided)
         for group in members.groups or ():
-            self._join_group(group, until_ns, out)
+            self._join_group(group, members, until_ns, out)
         for id in self._calls.keys() - {group.id for group in members.groups or ()}:
             out.calls += [(call, None) for call in self._calls.pop(id)]
         self._calls = defaultdict(list, {id: some for id, some in self._calls.items() if some})
         return out.joined()
 
-    def _sort(self, members: Members, decided: Iterable[Operator]) -> None:
+    def _sort(self, members: Members, decided: Sequence[Operator]) -> None:
         """Assigns operators to process groups by their communicators."""
-        known: dict[str, str | None] = {}
+        self.places.learn(decided, self._calls, members)
+        places = {name: members.place(name) for name in {op.communicator for op in decided}}
         for op in decided:
-            if op.communicator not in known:
-                group = members.process_group(op.communicator)
-                known[op.communicator] = None if group is None else group.id
-            id = known[op.communicator]
-            if id is None:
+            place = places[op.communicator]
+            if place is None:
                 self.lone_operators += 1
             else:
-                self._operators[id].append(op)
+                self._operators[place.group].append(op)
 
-    def _join_group(self, group: GroupInfo, until_ns: int, out: _Out) -> None:
+    def _join_group(self, group: GroupInfo, members: Members, until_ns: int, out: _Out) -> None:
         """Joins complete batches: those followed by another one, or old enough."""
         calls, operators = self._calls.pop(group.id, []), self._operators.pop(group.id, [])
         calls.sort(key=_enqueued)
@@ -180,14 +179,14 @@ class Joiner:
         for at, batch in enumerate(every):
             is_last = at + 1 == len(every)
             if batch.operators and not (is_last and _may_go_on(batch, until_ns)):
-                self._join_batch(batch, group, out)
+                self._join_batch(batch, members, out)
             else:
                 self._keep(batch, group, until_ns, out)
         if known < len(calls):
             self._calls[group.id] += calls[known:]
 
-    def _join_batch(self, batch: Batch, group: GroupInfo, out: _Out) -> None:
-        found = joined(batch, [_peer(op, group) for op in batch.operators])
+    def _join_batch(self, batch: Batch, members: Members, out: _Out) -> None:
+        found = joined(batch, [members.peer(op.communicator, op.peer) for op in batch.operators])
         self.lone_operators += len(batch.operators) - sum(map(len, found.values()))
         for call in batch.calls:
             theirs = found.get(call)
@@ -227,12 +226,6 @@ def _may_go_on(batch: Batch, until_ns: int) -> bool:
 
 
 _enqueued = attrgetter("enqueue_ns")
-
-
-def _peer(op: Operator, group: GroupInfo) -> int:
-    if op.peer == NO_PEER:
-        return NO_PEER
-    return group.ranks[op.peer] if 0 <= op.peer < len(group.ranks) else UNKNOWN_PEER
 
 
 def _times(operators: list[Operator]) -> Times:

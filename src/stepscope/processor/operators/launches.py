@@ -38,7 +38,8 @@ SAMPLED_NS = 1_000_000
 without a pause while it samples: 1 ms if the thread was descheduled every time."""
 SPAN_NS = 100_000
 """A kernel may last this much longer than the work of its channels, at both ends together: starting
-and ending one takes some 10 µs. Not measured on a GPU."""
+and ending one takes some 10 µs. Only to find a kernel again: where processes take turns on a GPU,
+one may last longer by the time of a turn, milliseconds."""
 WRAP = 1 << 32
 """CUPTI counts calls modulo this."""
 _KERNEL = re.compile(r"\bnccl\w*?Kernel\w*?_([A-Za-z]+)")
@@ -206,7 +207,7 @@ class Launches:
 
     def _find(self, launch: Launch) -> None:
         """Regains sync if the sampled times match exactly one kernel."""
-        found = [one for one in self.kernels if _is_sampled(launch) and _agree(launch, one)]
+        found = [one for one in self.kernels if _is_found(launch, one)]
         if len(found) == 1:
             while self.kernels[0] is not found[0]:
                 self._give_up_kernel()
@@ -256,9 +257,17 @@ def _agree(launch: Launch, kernel: Kernel) -> bool:
 
 
 def _is_sampled_as(launch: Launch, kernel: Kernel) -> bool:
-    """Whether the sampled times match a kernel; true if there are none."""
+    """Whether the sampled times lie within a kernel; true if there are none."""
     if not _is_sampled(launch):
         return True
+    is_begun = kernel.start_ns <= min(op.start_ns for op in launch) + SAMPLED_NS
+    return is_begun and max(op.end_ns for op in launch) - SAMPLED_NS <= kernel.end_ns
+
+
+def _is_found(launch: Launch, kernel: Kernel) -> bool:
+    """Whether the sampled times are those of a kernel, so that no other can be meant."""
+    if not _is_sampled(launch) or not _agree(launch, kernel):
+        return False
     start_ns = min(op.start_ns for op in launch)
     span_ns = max(op.end_ns for op in launch) - start_ns
     longer_ns = kernel.end_ns - kernel.start_ns - span_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -156,4 +156,6 @@ class Producer:
     def members(self) -> Members:
         """The members of the communicators of its process."""
         groups = None if self.main.is_native else self.main.groups.values()
-        return Members(self.names, self.rank, self.identity.world_size, groups)
+        members = Members(self.names, self.rank, self.identity.world_size, groups)
+        joiner = self.main.joiner
+        return members if joiner is None else replace(members, placed=joiner.places.of)
