@@ -11,7 +11,8 @@
 - turns: what each collector costs, with the usual budget: processes with and without stepscope take
   turns on the GPU, 20 steps each, so that all meet the same changes of the machine. The results are
   of means, since only a part of the time is recorded. Two of the processes are without stepscope:
-  a machine on which these two differ by a percent cannot show a percent.
+  a machine on which these two differ by a percent cannot show a percent. `all, detaching` has
+  CUPTI leave the process between the parts of the time that are recorded.
 - paired: what recording all kernels costs a step of the transformer. One process alternates
   between recording and not recording, 20 steps each, so that the machine's own changes cancel out.
 - launches: there is one record per kernel. durations: those of a kernel and of backward-compute,
@@ -82,8 +83,9 @@ SCRIPT = Path(__file__).with_name("gpu_train.py")
 NATIVE = {
     "cupti": "cupti", "all": "cupti,nccl,phases,modules",
     "hooks": "phases,modules", "all but stacks": "cupti,nccl,phases,modules",
+    "all, detaching": "cupti,nccl,phases,modules",
 }  # fmt: skip
-TURNS = ("none", "all", "cupti", "hooks", "all but stacks", "none again")
+TURNS = ("none", "all", "all, detaching", "cupti", "hooks", "all but stacks", "none again")
 """Processes that take turns, in this order."""
 OF_HOOKS = "phases,modules"
 """Replaces both if there is no GPU."""
@@ -105,6 +107,8 @@ TWO_ON_ONE = {
 """Lets two NCCL ranks share a GPU, in addition to separate host ids."""
 
 
+DETACHING = {"STEPSCOPE_CUPTI_DETACH": "1"}
+"""CUPTI leaves the process between the parts of the time in which kernels are recorded."""
 ALWAYS, SELDOM = "1000", "0.0001"
 """`STEPSCOPE_KERNEL_BUDGET`: to record every kernel, or 156 ms of every ten seconds."""
 
@@ -134,7 +138,7 @@ class Bench:
         command = [*self._prefix(mode), *_launcher(ranks), str(SCRIPT), *job]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=SCRIPT.parents[1],
-            env={**os.environ, **(_idle() if mode == "idle" and self.has_gpu else {}), **env},
+            env={**os.environ, **self._variables(mode), **env},
         )  # fmt: skip
         if done.returncode:
             raise JobError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
@@ -144,6 +148,11 @@ class Bench:
         """Runs a job with all collectors: its output, and what was recorded."""
         (output, *_) = self.run("all", *job, ranks=ranks, **env)
         return output, JobReader(str(self.job)).read()
+
+    def _variables(self, mode: str) -> Mapping[str, str]:
+        if mode == "all, detaching":
+            return DETACHING
+        return _idle() if mode == "idle" and self.has_gpu else {}
 
     @property
     def job(self) -> Path:
@@ -161,13 +170,17 @@ class Bench:
         native = NATIVE[mode] if self.has_gpu else OF_HOOKS
         return [
             str(BIN / "stepscope"), "run", "--store", str(self.folder / "runs"), "--socket",
-            str(self.folder / f"socket-{mode.replace(' ', '-')}"), "--native", native,
+            str(self.folder / f"socket-{_plain(mode)}"), "--native", native,
             *["--no-stacks"] * (mode == "all but stacks"), "--",
         ]  # fmt: skip
 
 
 def _launcher(ranks: int) -> list[str]:
     return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(ranks)]
+
+
+def _plain(mode: str) -> str:
+    return mode.replace(", ", "-").replace(" ", "-")
 
 
 def _idle() -> dict[str, str]:
@@ -249,7 +262,7 @@ def _turns(bench: Bench) -> Iterator[Row]:
 def _in_turns(bench: Bench, job: Sequence[str]) -> dict[str, list[float]]:
     """Seconds per step of the same job in all `TURNS`, each block after that of the one before."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(TURNS)) as pool:
-        fifos = [Path(folder) / mode.replace(" ", "-") for mode in TURNS]
+        fifos = [Path(folder) / _plain(mode) for mode in TURNS]
         for fifo in fifos:
             os.mkfifo(fifo)
         with fifos[0].open("r+b", buffering=0) as first:
@@ -268,7 +281,7 @@ def _paired(bench: Bench) -> Iterator[Row]:
 
 
 def _graphs(bench: Bench) -> Iterator[Row]:
-    settings = ("graph", "node", "off")
+    settings = ("graph", "node", "off", "off, detaching")
     with ThreadPoolExecutor(len(settings)) as pool:
         jobs = [pool.submit(_launching_graphs, bench, setting) for setting in settings]
         for setting, job in zip(settings, jobs, strict=True):
@@ -281,9 +294,11 @@ def _graphs(bench: Bench) -> Iterator[Row]:
 
 
 def _launching_graphs(bench: Bench, setting: str) -> int:
+    graphs, _, more = setting.partition(", ")
     (output,) = bench.run(
-        "cupti", "graphs", ranks=1, STEPSCOPE_KERNEL_BUDGET=SELDOM, STEPSCOPE_CUDA_GRAPHS=setting
-    )
+        "cupti", "graphs", ranks=1, STEPSCOPE_KERNEL_BUDGET=SELDOM, STEPSCOPE_CUDA_GRAPHS=graphs,
+        **(DETACHING if more else {}),
+    )  # fmt: skip
     return int(output["launched"])
 
 

@@ -31,6 +31,10 @@ using BufferRequested = void (*)(std::uint8_t** buffer, std::size_t* size, std::
 using BufferCompleted = void (*)(void* context, std::uint32_t stream, std::uint8_t* buffer,
                                  std::size_t size, std::size_t valid);
 
+// What a subscriber is called with: its data, a domain, a call, and a structure that begins with
+// where in the call (0: at its begin, 1: at its end).
+using Subscriber = void (*)(void* data, std::uint32_t domain, std::uint32_t call, const void*);
+
 // A record in a buffer; its fields are read by offset.
 class Record {
  public:

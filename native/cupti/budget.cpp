@@ -6,9 +6,6 @@ namespace stepscope::cupti {
 namespace {
 
 constexpr std::int64_t PERIOD_NS = 10 * SECOND_NS;
-// Measured on an H200 (driver 580, CUPTI 13.0): steps of 34 ms with 1,275 kernels and memsets took
-// 0.5 to 1.1 ms longer, 0.4 to 0.85 µs for each.
-constexpr double RECORD_NS = 1000.0;
 constexpr int MOST_PARTS = 64;  // of 156 ms
 // Below this, what a second brought says nothing about a rate.
 constexpr std::int64_t LEAST_NS = SECOND_NS / 2;
@@ -67,7 +64,7 @@ void Budget::begin_period(std::int64_t period) {
 }
 
 int Budget::parts_for(std::int64_t records, std::int64_t recorded_ns) const {
-    const double cost = static_cast<double>(records) * RECORD_NS;
+    const double cost = static_cast<double>(records) * record_ns_;
     int parts = 1;
     while (parts < MOST_PARTS && cost > share_ * parts * static_cast<double>(recorded_ns))
         parts *= 2;

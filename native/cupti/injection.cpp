@@ -33,11 +33,17 @@ double wanted_share() {
     return end != text && share > 0 ? share : SHARE;
 }
 
+// Not yet by default: seen with no GPU.
+bool wants_detaching() {
+    const char* text = std::getenv("STEPSCOPE_CUPTI_DETACH");
+    return text != nullptr && std::string(text) == "1";
+}
+
 void begin() {
     using namespace stepscope::cupti;
     if (refusal(command_line()) != nullptr) return;
     claim();
-    const char* why = Tracer::one().start(wanted_graphs(), wanted_share());
+    const char* why = Tracer::one().start(wanted_graphs(), wanted_share(), wants_detaching());
     if (why != nullptr) std::fprintf(stderr, "stepscope: kernels are not recorded: %s\n", why);
 }
 

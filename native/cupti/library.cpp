@@ -32,6 +32,10 @@ bool find(Library& library) {
     look_up(handle, "cuptiActivityFlushPeriod", library.flush_period);
     look_up(handle, "cuptiActivityEnableAllSyncRecords", library.all_sync_records);
     look_up(handle, "cuptiGetTimestamp", library.timestamp);
+    look_up(handle, "cuptiSubscribe", library.subscribe);
+    look_up(handle, "cuptiUnsubscribe", library.unsubscribe);
+    look_up(handle, "cuptiEnableDomain", library.enable_domain);
+    look_up(handle, "cuptiFinalize", library.finalize);
     return look_up(handle, "cuptiActivityEnable", library.enable) &&
            look_up(handle, "cuptiActivityDisable", library.disable) &&
            look_up(handle, "cuptiActivityRegisterCallbacks", library.register_callbacks) &&

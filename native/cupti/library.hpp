@@ -17,6 +17,10 @@ struct Library {
     Result (*flush_period)(std::uint32_t milliseconds);
     Result (*all_sync_records)(std::uint8_t wanted);
     Result (*timestamp)(std::uint64_t*);
+    Result (*subscribe)(void** subscriber, Subscriber function, void* data);
+    Result (*unsubscribe)(void* subscriber);
+    Result (*enable_domain)(std::uint32_t wanted, void* subscriber, std::uint32_t domain);
+    Result (*finalize)();
     std::uint32_t version;
 };
 

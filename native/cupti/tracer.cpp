@@ -15,6 +15,9 @@ namespace {
 constexpr int LOOK_MS = 100;
 constexpr std::int64_t FLUSH_NS = SECOND_NS;
 constexpr std::int64_t COST_NS = 5 * SECOND_NS;
+// A device that is further behind its host loses the records of what it has not finished. Where it
+// is that far behind, the host does not matter, and may as well be slower for as long.
+constexpr std::int64_t LEAVE_NS = 2 * SECOND_NS;
 constexpr std::uint32_t FLUSH_PERIOD_MS = 1000;
 // In each turn, records wait this long for room; meanwhile the buffers hold the next ones.
 constexpr std::int64_t PATIENCE_NS = SECOND_NS / 10;
@@ -53,12 +56,15 @@ void Tracer::completed(void*, std::uint32_t, std::uint8_t* buffer, std::size_t, 
     one().buffers_.completed(buffer, valid);
 }
 
-const char* Tracer::start(Graphs graphs, double share) {
+const char* Tracer::start(Graphs graphs, double share, bool detaches) {
     const Lock hold(mutex_);
     if (state_ != State::none) return nullptr;
     if (!find(library_)) return "there is no libcupti.so.13 or libcupti.so.12";
     graphs_ = graphs;
-    budget_ = std::make_unique<Budget>(share);
+    detaches_ = detaches && Detacher::can(library_);
+    detacher_.use(library_);
+    budget_ =
+        std::make_unique<Budget>(share, detaches_ ? Budget::ON_HOST_NS : Budget::ON_DEVICE_NS);
     if (!buffers_.allocate()) return "there is no memory";
     enabled_ = !paused_ && enable();
     const bool refused = !paused_ && !enabled_;
@@ -170,9 +176,48 @@ int Tracer::pause_ms() const {
 }
 
 void Tracer::keep_within_budget() {
-    if (!enabled_) return;
+    if (paused_ || !(enabled_ || let_go_)) return;
     const bool wanted = budget_->is_on(clock_ns(CLOCK_REALTIME));
+    if (detaches_) return attach_or_detach(wanted);
     if (wanted != recording_) record_kernels(wanted);
+}
+
+void Tracer::attach_or_detach(bool wanted) {
+    if (wanted && let_go_) return attach();
+    if (wanted != recording_ && !let_go_) {
+        record_kernels(wanted);
+        unwanted_since_ns_ = now_ns();
+    }
+    if (!wanted && !let_go_ && is_complete()) let_go();
+}
+
+// Whether the device has finished what was to be recorded, or is too far behind its host.
+bool Tracer::is_complete() const {
+    const std::int64_t waited_ns = now_ns() - unwanted_since_ns_;
+    library_.flush_all(FLUSH_COMPLETED);
+    return waited_ns >= LOOK_MS * 1'000'000 && (!buffers_.any_out() || waited_ns >= LEAVE_NS);
+}
+
+void Tracer::let_go() {
+    watch_clock();
+    count_cost();
+    disable();
+    library_.flush_all(FLUSH_FORCED);
+    drain(PATIENCE_NS);
+    count_dropped();
+    enabled_ = false;
+    let_go_ = detacher_.request();
+    if (let_go_) return;
+    detaches_ = false;  // another tool subscribes to calls
+    enabled_ = enable();
+}
+
+void Tracer::attach() {
+    detacher_.withdraw();
+    detacher_.attached();
+    let_go_ = false;
+    enabled_ = enable();
+    if (enabled_) watch_clock();
 }
 
 void Tracer::turn() {
@@ -182,7 +227,7 @@ void Tracer::turn() {
 
 void Tracer::look() {
     looked_ns_ = now_ns();
-    if (!paused_ && !enabled_) take_over();
+    if (!paused_ && !enabled_ && !let_go_) take_over();
     if (!enabled_) return;
     watch_clock();
     library_.flush_all(FLUSH_COMPLETED);
@@ -264,7 +309,7 @@ void Tracer::pause() noexcept {
 
 void Tracer::resume() noexcept {
     quietly([this] {
-        paused_ = false;
+        paused_ = let_go_ = false;
         if (state_ == State::tracing && !enabled_) take_over();
     });
 }
@@ -286,6 +331,8 @@ void Tracer::quietly(Work work) noexcept {
 // callbacks.
 void Tracer::leave() {
     paused_ = true;
+    if (let_go_) detacher_.withdraw();
+    detacher_.attached();
     if (!enabled_) return;
     enabled_ = false;
     disable();
@@ -327,6 +374,7 @@ void Tracer::stop() noexcept {
 
 void Tracer::finish() {
     state_ = State::ended;
+    if (let_go_) detacher_.withdraw();
     if (enabled_) {
         enabled_ = false;
         disable();

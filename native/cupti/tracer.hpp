@@ -15,6 +15,7 @@
 #include "../sender/sender.hpp"
 #include "budget.hpp"
 #include "buffers.hpp"
+#include "detacher.hpp"
 #include "library.hpp"
 #include "parser.hpp"
 #include "timeline.hpp"
@@ -28,7 +29,7 @@ class Tracer {
 
     // Starts recording, at a cost of this share of the time at most; null, or the reason why
     // nothing is recorded.
-    const char* start(Graphs graphs, double share);
+    const char* start(Graphs graphs, double share, bool detaches);
     // Releases CUPTI for another profiler, and takes it again. Both may be called at any time.
     void pause() noexcept;
     void resume() noexcept;
@@ -53,6 +54,10 @@ class Tracer {
     int pause_ms() const;
     void turn();
     void keep_within_budget();
+    void attach_or_detach(bool wanted);
+    void attach();
+    void let_go();
+    bool is_complete() const;
     void record_kernels(bool wanted);
     void note_recording(bool is_on);
     void look();
@@ -81,6 +86,11 @@ class Tracer {
     State state_ = State::none;
     bool paused_ = false;   // another profiler is active
     bool enabled_ = false;  // CUPTI passes records to us
+    // CUPTI leaves the process while nothing is recorded.
+    bool detaches_ = false;
+    Detacher detacher_;
+    bool let_go_ = false;  // it was asked to leave
+    std::int64_t unwanted_since_ns_ = 0;
     // Kernels, copies and memsets are recorded now, since when, and how long since the last count.
     bool recording_ = false;
     std::int64_t recording_since_ns_ = 0, recorded_ns_ = 0;

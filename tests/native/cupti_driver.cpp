@@ -169,6 +169,7 @@ void obey(const std::string& line) {
     if (order == "flush") flush();
     if (order == "hold") hold(words);
     if (order == "in-graph") in_graph(words);
+    if (order == "finalized") std::cout << call<int()>(mock, "mock_finalized");
     if (order == "ticks") call<void()>(mock, "mock_use_ticks");
     if (order == "_exit") _exit(0);
     if (order == "exit") std::exit(0);

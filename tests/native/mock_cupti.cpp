@@ -5,14 +5,19 @@
 // nobody's, and what finds no buffer is counted. Its version is MOCK_CUPTI_VERSION; before
 // CUDA 12.9 it ends the process when it gets no buffer, as the real one may. A kernel's record
 // takes MOCK_CUPTI_KERNEL_BYTES: a few large ones fill all buffers.
+//
+// A subscriber is called at the end of each launch. Detached, it forgets everything; it ends the
+// process if a buffer is still out then, as those are lost in the real one.
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -24,9 +29,10 @@ namespace {
 
 using Requested = void (*)(std::uint8_t**, std::size_t*, std::size_t*);
 using Completed = void (*)(void*, std::uint32_t, std::uint8_t*, std::size_t, std::size_t);
+using Subscriber = void (*)(void*, std::uint32_t, std::uint32_t, const void*);
 
 enum : std::uint32_t { MEMCPY = 1, MEMSET = 2, KERNEL = 10, SYNCHRONIZATION = 38, GRAPH = 51 };
-enum : int { SUCCESS = 0, AT_END = 12, NO_DRIVER = 999 };
+enum : int { SUCCESS = 0, AT_END = 12, OTHER_SUBSCRIBER = 39, NO_DRIVER = 999 };
 
 struct Filling {
     std::uint8_t* buffer = nullptr;
@@ -107,6 +113,39 @@ class Mock {
     }
 
     std::size_t take_dropped() { return dropped_.exchange(0); }
+
+    int subscribe(Subscriber subscriber, void* data) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        if (subscriber_ != nullptr) return OTHER_SUBSCRIBER;
+        subscriber_ = subscriber;
+        subscribers_data_ = data;
+        return SUCCESS;
+    }
+    void unsubscribe() {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        subscriber_ = nullptr;
+    }
+    // A call of CUDA ends.
+    void end_call() {
+        mutex_.lock();
+        const Subscriber subscriber = subscriber_;
+        void* data = subscribers_data_;
+        mutex_.unlock();
+        const std::uint32_t at_end = 1, of_runtime = 2;
+        if (subscriber != nullptr) subscriber(data, of_runtime, 211, &at_end);
+    }
+    void finalize() {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        for (const Filling* one : threads_) {
+            if (one->buffer != nullptr) std::abort();
+        }
+        std::fill(std::begin(wanted_), std::end(wanted_), false);
+        subscriber_ = nullptr;
+        requested_ = nullptr;
+        completed_ = nullptr;
+        ++finalized_;
+    }
+    int finalized() const { return finalized_; }
 
     // Keeps full buffers to itself, or no more.
     void hold(bool wanted) {
@@ -191,8 +230,11 @@ class Mock {
     bool wanted_[64] = {};
     std::atomic<std::size_t> dropped_{0};
     std::atomic<bool> ticks_{false};
+    std::atomic<int> finalized_{0};
     Requested requested_ = nullptr;
     Completed completed_ = nullptr;
+    Subscriber subscriber_ = nullptr;
+    void* subscribers_data_ = nullptr;
 };
 
 class Bytes {
@@ -237,6 +279,14 @@ API int cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, std:
     return *record = next, SUCCESS;
 }
 
+API int cuptiSubscribe(void** out, Subscriber subscriber, void* data) {
+    *out = &Mock::one();
+    return Mock::one().subscribe(subscriber, data);
+}
+API int cuptiUnsubscribe(void*) { return Mock::one().unsubscribe(), SUCCESS; }
+API int cuptiEnableDomain(std::uint32_t, void*, std::uint32_t) { return SUCCESS; }
+API int cuptiFinalize() { return Mock::one().finalize(), SUCCESS; }
+
 std::atomic<std::uint32_t> launches{0}, graph{0};
 
 // What a test does on the thread it calls from. A kernel ended just now and took so long.
@@ -250,7 +300,9 @@ API void mock_kernel(const char* name, std::uint32_t stream, std::int64_t durati
         .set(104, name)
         .set(156, graph.load())
         .record(KERNEL);
+    Mock::one().end_call();
 }
+API int mock_finalized() { return Mock::one().finalized(); }
 // Kernels are from now on those of a graph; of none, if 0.
 API void mock_graph_of_kernels(std::uint32_t id) { graph = id; }
 // One that still runs, or that the GPU had no room to time.

@@ -236,6 +236,44 @@ def test_more_kernels_than_the_budget_allows_are_recorded_in_a_part_of_the_time(
     assert lost(heard) == 0, "what is not recorded is no loss"
 
 
+def test_between_the_parts_cupti_leaves_the_process(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    """Each call of CUDA costs the host more as long as it is there."""
+    driver = begin(start, racing, STEPSCOPE_KERNEL_BUDGET="0.001", STEPSCOPE_CUPTI_DETACH="1")
+    peer = listener.accept()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(peer.read_to_the_end)
+        launched = 0
+        until = time.monotonic() + 25
+        while driver.ask("finalized") != "2" and time.monotonic() < until:
+            launched += int(driver.ask("kernels gemm 1 100 1000"))
+            time.sleep(0.02)
+        assert driver.ask("finalized") == "2", "it came back for the next part, and left again"
+        driver.end()
+        heard = reading.result()
+    assert 0 < kernels(heard)["gemm"] < launched / 2
+    assert lost(heard) == 0, "what is not recorded is no loss"
+
+
+def test_another_profiler_comes_while_cupti_is_away(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing, STEPSCOPE_KERNEL_BUDGET="0.001", STEPSCOPE_CUPTI_DETACH="1")
+    peer = listener.accept()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(peer.read_to_the_end)
+        until = time.monotonic() + 15
+        while driver.ask("finalized") != "1" and time.monotonic() < until:
+            driver.ask("kernels gemm 1 500 1000")
+            time.sleep(0.02)
+        others_bytes, strange = driver.ask("profiler 50").split()
+        driver.end()
+        heard = reading.result()
+    assert int(others_bytes) > 0 and strange == "0", "the other one got its own"
+    assert "others" not in kernels(heard)
+
+
 def test_a_forked_child_is_silent(racing: Injected, start: Start, listener: Listener) -> None:
     driver = begin(start, racing)
     peer = listener.accept()
