@@ -14,8 +14,8 @@ from stepscope.diagnose.run import diagnose
 from stepscope.report.json import to_json
 
 RECORDED = Path(__file__).parent / "recorded"
-"""Job folders of the lab without stacks and hardware, and the truth beside each. Those of `gpu` were
-recorded by `python -m lab.gpu` on an H200."""
+"""Job folders of the lab without stacks and hardware, and the truth beside each. Those of `gpu`
+were recorded by `python -m lab.gpu` on an H200."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
