@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import torch
 
 from lab import record, scenarios, truth
 from lab.faults import COMPUTE, Fault, LinkGone, OnHost
@@ -59,7 +60,7 @@ def fit(job: Job) -> Job:
     if "tensor" in options:
         options["tensor"] = 2
     return dataclasses.replace(
-        job, hosts=1, per_host=RANKS, stages=stages, steps=90, options=options, clocks_ms=()
+        job, hosts=1, per_host=RANKS, stages=stages, steps=120, options=options, clocks_ms=()
     )
 
 
@@ -198,6 +199,9 @@ def _attend(case: Case, ranks: Ranks, steps: Path, ends_by_itself: bool) -> None
 
 def main() -> int:
     arguments = _arguments()
+    if not torch.cuda.is_available():
+        print("skipped: there is no GPU here")
+        return 0
     recorder = "traces" if arguments.traces else "dumps" if arguments.dumps else "job"
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     for case in cases(arguments.names, seeds):

@@ -40,6 +40,17 @@ def test_overhead_is_counted_in_runs_of_the_same_round(cost: float, holds: bool)
     assert free.holds is None
 
 
+def test_processes_in_turn_are_compared_by_what_all_rounds_cost() -> None:
+    """A tenth of the time is recorded, and costs a tenth more there."""
+    plain = [0.03, 0.04, 0.03, 0.05] * 25
+    recorded = [one * (1.1 if at % 10 == 0 else 1.0) for at, one in enumerate(plain)]
+    blocks = {"none": plain, "all": recorded, "none again": plain}
+    step, everything, control = gpu_results.turns_rows("big", blocks, has_goal=True)
+    assert step.result == "37.50 ms (100 rounds)"
+    assert everything.result.startswith("1.008") and everything.holds is False
+    assert control.result == "1.0000, 1.0000 to 1.0000" and control.holds is None
+
+
 def test_one_record_too_few_or_counted_as_lost_is_told() -> None:
     assert gpu_results.launches_row(30_000, 30_000, 0).holds is True
     assert gpu_results.launches_row(30_000, 29_999, 0).holds is False

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import scenarios, shapes, truth
+from lab import gpu, scenarios, shapes, truth
+from lab.faults import OnHost
 from lab.jobs import conditions
 from lab.scenarios import Case
 
@@ -17,6 +18,15 @@ CASES = [scenarios.case(name, seed) for name in scenarios.names() for seed in ra
 def test_a_seed_says_everything() -> None:
     again = [scenarios.case(name, seed) for name in scenarios.names() for seed in range(4)]
     assert again == CASES
+
+
+def test_on_one_gpu_there_are_four_ranks_and_no_faults_of_hosts() -> None:
+    fitted = gpu.cases([], [0, 1])
+    assert {case.job.world for case in fitted} == {gpu.RANKS}
+    assert {case.family for case in fitted} >= {"healthy", "compute", "loader", "code", "hang"}
+    assert not any(isinstance(fault, OnHost) for case in fitted for fault in case.faults)
+    for fault in (fault for case in fitted for fault in case.faults):
+        assert fault.when.first < 80 and (fault.when.last or 0) <= 120
 
 
 def test_a_third_is_held_out() -> None:
