@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.cli import deaths, main
-from stepscope.cli.launch import HostProcessor
+from stepscope.cli.launch import HostProcessor, job_name
 from stepscope.processor.settings import Settings
 from stepscope.store import JobWriter, job_location
 
@@ -31,6 +33,18 @@ OPTIONS = [
     "--remote-write",
     "http://x/write",
 ]
+
+
+def test_jobs_that_start_in_the_same_second_have_different_names() -> None:
+    now = datetime(2026, 11, 28, 19, 35, 49, tzinfo=timezone.utc)
+    name = job_name(["torchrun", "train.py"], {}, now)
+    assert name == f"train-20261128-193549-{os.getpid()}"
+
+
+def test_the_hosts_of_a_step_of_slurm_have_one_name() -> None:
+    command = ["torchrun", "train.py"]
+    assert job_name(command, {"SLURM_JOB_ID": "77"}) == "train-77"
+    assert job_name(command, {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2"}) == "train-77.2"
 
 
 def test_a_started_processor_gets_the_options(

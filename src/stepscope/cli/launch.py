@@ -50,12 +50,15 @@ def environment(base: Mapping[str, str], job: str, store: str, socket_path: Path
 
 
 def job_name(command: Sequence[str], env: Mapping[str, str], now: datetime | None = None) -> str:
-    """The name of the script, with the job id of the scheduler or else the time."""
+    """The name of the script, with the job id of the scheduler or else the time and our process:
+    of several jobs that a script starts within a second, each has a folder of its own."""
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     stem = scripts[0] if scripts else Path(command[0]).name
     shared = next((env[key] for key in _JOB_VARIABLES if env.get(key)), None)
+    if shared and shared == env.get("SLURM_JOB_ID") and env.get("SLURM_STEP_ID", "").isdecimal():
+        shared = f"{shared}.{env['SLURM_STEP_ID']}"
     when = (now or datetime.now(timezone.utc)).strftime("%Y%m%d-%H%M%S")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stem}-{shared or when}")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stem}-{shared or f'{when}-{os.getpid()}'}")
 
 
 def absolute_store(store: str) -> str:
