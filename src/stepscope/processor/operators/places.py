@@ -1,6 +1,6 @@
 """Finds the process group of communicators that neither their members nor a name tell apart.
 
-Torch before 2.14 gives NCCL no name of a process group, and groups often have the same members:
+Torch up to 2.13 gives NCCL no name of a process group, and groups often have the same members:
 Megatron's for data and for context parallelism, or one that a script makes to average its losses.
 For single sends within a group, torch makes communicators of two ranks.
 
