@@ -31,7 +31,7 @@ bool Detacher::request() noexcept {
 bool Detacher::withdraw() noexcept {
     State expected = State::requested;
     if (state_.compare_exchange_strong(expected, State::attached)) {
-        unsubscribe();
+        library_->unsubscribe(subscriber_);
         return true;
     }
     for (int turn = 0; state_ == State::detaching && turn < DETACHING_TURNS; ++turn)
@@ -50,11 +50,8 @@ void Detacher::at_call(void* self, std::uint32_t domain, std::uint32_t, const vo
 void Detacher::detach() noexcept {
     State expected = State::requested;
     if (!state_.compare_exchange_strong(expected, State::detaching)) return;
-    unsubscribe();
-    const bool done = library_->finalize() == SUCCESS;
+    const bool done = library_->finalize() == SUCCESS;  // which forgets the subscriber
     state_.store(done ? State::detached : State::attached, std::memory_order_release);
 }
-
-void Detacher::unsubscribe() noexcept { library_->unsubscribe(subscriber_); }
 
 }  // namespace stepscope::cupti

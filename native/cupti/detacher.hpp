@@ -32,7 +32,6 @@ class Detacher {
 
     static void at_call(void* self, std::uint32_t domain, std::uint32_t call, const void* data);
     void detach() noexcept;
-    void unsubscribe() noexcept;
 
     const Library* library_ = nullptr;
     void* subscriber_ = nullptr;
