@@ -7,7 +7,7 @@ union of the operators of a culprit and a few of its peers. Cannot see: waiting 
 were not recorded; then no rank is cleared.
 
 A rank that meets a culprit of several times its excess within passes is its victim, where own time
-is what lies between operators.
+is what lies between operators, or where neither its device nor its host takes longer.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def without_victims(
 
 def _in_its_passes(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
     """The culprit of several times its excess that a rank meets within passes, where own time is
-    what lies between operators."""
-    if BETWEEN not in job.own.phases:
+    what lies between operators, or where neither its device nor its host takes longer."""
+    if BETWEEN not in job.own.phases and one.cause != "unknown":
         return None
     groups = [frozenset(each.ranks) for each in job.window.job.groups_of_kind(*WITHIN_PASSES)]
     beside = [other for other in found if other.lost_ns >= SWALLOWED * one.lost_ns

@@ -6,6 +6,8 @@ What differs: data loading and experts are causes by their phase. Otherwise most
 processor time (`compute`) or not (`host`); without processor times, time outside phases, a late
 host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that takes
 longer before one of them only has an `unknown` cause.
+Where kernels take as long as the peers' and the host keeps ahead of its device in a pass, neither
+takes longer, and the cause is `unknown`.
 Cost: means over a range. Cannot see: why the host or the device is slow.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.explain import tokens
-from stepscope.diagnose.explain.cpu import processor_evidence, use_of_excess
+from stepscope.diagnose.explain.cpu import Use, processor_evidence, use_of_excess
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric import stats
@@ -23,7 +25,7 @@ from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
-from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE, UNNAMED
 
 THROUGHOUT = 0.5
 """A rank that is slow throughout is by this part of its excess ratio in other gaps than the one in
@@ -57,11 +59,18 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
         return "compute", "residual"
     use = use_of_excess(job, suspect)
     if use.computed is None:
-        late = suspect.phase in (OUTSIDE, GAPS) or use.is_late or _kernels_are_alike(job, suspect)
-        if not late and use.ahead is None and not _is_slow_throughout(job, suspect):
-            return "unknown", "residual"
-        return ("host" if late else "compute"), "residual"
+        return _without_processor_time(job, suspect, use), "residual"
     return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"
+
+
+def _without_processor_time(job: Observed, suspect: Suspect, use: Use) -> Cause:
+    alike = _kernels_are_alike(job, suspect)
+    if alike and use.keeps_ahead and suspect.phase not in UNNAMED:
+        return "unknown"  # neither its device nor its host: what it waits for
+    if alike or use.is_late or suspect.phase in (OUTSIDE, GAPS):
+        return "host"
+    is_partly_slow = use.ahead is None and not _is_slow_throughout(job, suspect)
+    return "unknown" if is_partly_slow else "compute"
 
 
 def _is_slow_throughout(job: Observed, suspect: Suspect) -> bool:
