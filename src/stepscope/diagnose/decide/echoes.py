@@ -6,6 +6,9 @@ operators, or in pauses that were recorded: there nobody waits for others. Cost:
 union of the operators of a culprit and a few of its peers. Cannot see: waiting in operators that
 were not recorded; then no rank is cleared.
 
+Where waiting was marked, but operators within passes were not recorded, a rank whose much smaller
+excess begins with another culprit's, and shows nothing else, may be late for that one.
+
 A rank that meets a culprit of several times its excess within passes is its victim, where own time
 is what lies between operators, or where neither its device nor its host takes longer.
 """
@@ -32,14 +35,22 @@ from stepscope.window import Ints, Window
 ECHO = 0.5
 """Less than half of another culprit's excess may be its echo, and makes no more than a suspect. Nor
 is it cleared by less than the other half outside of operators. Our simulator."""
+SOON = 5
+"""Steps within which a rank begins with another one; as many were free of both before. Of 50 steps
+an independent fault begins so soon after in one job in ten. Our choice."""
+OF_ANY_RANK = ("processor-use", "elimination")
+"""Evidence that says what was not seen to be the cause."""
 FEW_PEERS = 8
 """The nearest peers whose time outside of operators a rank's is compared with. Our choice."""
 
 
 def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
     """The same findings; ranks that may only echo another culprit are suspects."""
-    if job.own.marked or len(found) < 2:
+    if len(found) < 2:
         return list(found)
+    if job.own.marked:
+        return [_echo(one, beside, "starts with it and shows nothing else")
+                if (beside := _begins_with(job, one, found)) else one for one in found]  # fmt: skip
     return [_echo(one, beside) if (beside := _stronger(one, found, bool(job.own.inferred)))
             and not _is_pause(one) and not _outside_operators(job, one.suspect) else one
             for one in found]  # fmt: skip
@@ -58,8 +69,39 @@ def _stronger(one: Slowdown, found: Sequence[Slowdown], inferred: bool) -> Slowd
     return max(others, key=lambda other: other.lost_ns, default=None)
 
 
-def _echo(one: Slowdown, beside: Slowdown) -> Slowdown:
-    says = "times this excess has another culprit in the same steps; waiting was not marked"
+def _begins_with(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slowdown | None:
+    """The culprit of several times its excess with which this one began, where operators within
+    passes were not recorded: who waits in these for a rank that waits for the culprit is not
+    marked as waiting. Whoever shows why it is slow is no echo."""
+    within = {rank for group in unrecorded_groups(job.window) for rank in group.ranks}
+    if one.steps is None or within.isdisjoint(one.ranks) or _shows_why(one):
+        return None
+    beside = [
+        other
+        for other in found
+        if other.lost_ns >= SWALLOWED * one.lost_ns
+        and other.steps is not None
+        and _is_later(job, other.steps[0])
+        and 0 <= one.steps[0] - other.steps[0] <= SOON
+        and one.steps[1] <= other.steps[1]
+    ]
+    return max(beside, key=lambda other: other.lost_ns, default=None)
+
+
+def _is_later(job: Observed, step: int) -> bool:
+    """Whether the job was without it before."""
+    return step >= int(job.line.steps[min(job.line.warm_up + SOON, len(job.line.steps) - 1)])
+
+
+def _shows_why(one: Slowdown) -> bool:
+    """Whether something else than its own time was measured there."""
+    return any(each.method not in OF_ANY_RANK for each in one.supporting)
+
+
+def _echo(
+    one: Slowdown, beside: Slowdown, why: str = "in the same steps; waiting was not marked"
+) -> Slowdown:
+    says = f"times this excess has another culprit: {why}"
     decision = Decision(
         EXPLAINED_BACKWARDS.name, False, beside.lost_ns / max(one.lost_ns, 1.0), 1 / ECHO, says,
         gate=False,
