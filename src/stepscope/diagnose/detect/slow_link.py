@@ -26,6 +26,7 @@ from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factor
 from stepscope.diagnose.network.delay import Delay, healed_ns, idle_ns, lost_per_step
 from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.likelihood import (
+    PRIOR,
     Cells,
     DeviceScores,
     Paths,
@@ -33,6 +34,7 @@ from stepscope.diagnose.network.likelihood import (
     score_devices,
 )
 from stepscope.diagnose.network.outstanding import Requests
+from stepscope.diagnose.network.shared_device import of_one_device
 from stepscope.diagnose.network.slow_edges import SlowPlaces, find_slow_places, slow_periods
 from stepscope.diagnose.network.topology import SUFFERS, Kind, PathDevice, Topology
 from stepscope.diagnose.numeric import stats
@@ -114,7 +116,8 @@ def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Slo
     busy = np.zeros(len(job.line.steps), np.bool_)
     for span in guilty.values():
         busy[slice(*span)] = True
-    return list(_found(_Case(job, looked, busy, paths, topology, Requests.of(job.window))))
+    case = _Case(job, looked, busy, paths, topology, Requests.of(job.window))
+    return list(_by_device(case, list(_found(case))))
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,30 @@ class _Case:
     """None where they were not counted."""
 
 
-def _found(case: _Case) -> Iterator[SlowDevice]:
-    """Slow devices one after the other, each explaining what those before it did not."""
+@dataclass(frozen=True)
+class _Slow:
+    """What some device explains."""
+
+    chance: Floats
+    """Of each device."""
+    explained: Mask
+    """`[place, step]`."""
+    once: bool
+
+
+def _by_device(case: _Case, found: Sequence[_Slow]) -> Iterator[SlowDevice]:
+    """One for each device that explains some of it, by all that it explains."""
+    prior = np.array([PRIOR[one.kind] for one in case.paths.devices])
+    for parts, chance in of_one_device([one.chance for one in found], prior):
+        same = [found[at] for at in parts]
+        explained = np.logical_or.reduce([one.explained for one in same])
+        link = _slow_device(case, chance, explained, all(one.once for one in same))
+        if not _is_by_design(case, link, explained):
+            yield link
+
+
+def _found(case: _Case) -> Iterator[_Slow]:
+    """What devices explain one after the other, each what those before it did not."""
     cells, paths = case.looked.cells, case.paths
     for _ in range(MOST_LINKS):
         scored = score_devices(paths, cells)
@@ -146,9 +171,7 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
         if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
             return
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
-        link = _slow_link(case, rivals, explained, once=not often)
-        if not _is_by_design(case, link, explained):
-            yield link
+        yield _Slow(_chance(case, rivals, explained), explained, once=not often)
         cells = _without(cells, explained)
 
 
@@ -220,18 +243,22 @@ def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:
     return bool(more[cells].max(initial=0.0) >= UNLIKE * more[~cells].max(initial=0.0))
 
 
-def _slow_link(
-    case: _Case, scored: DeviceScores, explained: Mask, once: bool
-) -> SlowDevice:  # fmt: skip
+def _chance(case: _Case, scored: DeviceScores, explained: Mask) -> Floats:
+    """The probability of each device, given that one of them is to blame."""
+    active = np.asarray(explained.any(axis=0))
+    devices = case.paths.devices
+    against = likelihood_factors(case.job, raised_counters(case.job, active), devices)
+    weight = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * _left(case)
+    if case.looked.cells.brief[active].mean() > MOSTLY:
+        weight += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in devices]
+    return probabilities(case.paths, scored, weight)
+
+
+def _slow_device(case: _Case, chance: Floats, explained: Mask, once: bool) -> SlowDevice:
     job, looked, paths = case.job, case.looked, case.paths
     active = np.asarray(explained.any(axis=0))
     signs = raised_counters(job, active)
     against = likelihood_factors(job, signs, paths.devices)
-    left = _left(case)
-    weight = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * left
-    if looked.cells.brief[active].mean() > MOSTLY:
-        weight += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in paths.devices]
-    chance = probabilities(paths, scored, weight)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
     through = paths.places_of([best])
@@ -244,7 +271,7 @@ def _slow_link(
         suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
-        _signs(signs, against), bool(left[best]), once,
+        _signs(signs, against), bool(_left(case)[best]), once,
     )  # fmt: skip
 
 
