@@ -49,8 +49,10 @@ def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
     if len(found) < 2:
         return list(found)
     if job.own.marked:
+        within = {rank for group in unrecorded_groups(job.window) for rank in group.ranks}
         return [_echo(one, beside, "starts with it and shows nothing else")
-                if (beside := _begins_with(job, one, found)) else one for one in found]  # fmt: skip
+                if not within.isdisjoint(one.ranks) and (beside := _begins_with(job, one, found))
+                else one for one in found]  # fmt: skip
     return [_echo(one, beside) if (beside := _stronger(one, found, bool(job.own.inferred)))
             and not _is_pause(one) and not _outside_operators(job, one.suspect) else one
             for one in found]  # fmt: skip
@@ -73,8 +75,7 @@ def _begins_with(job: Observed, one: Slowdown, found: Sequence[Slowdown]) -> Slo
     """The culprit of several times its excess with which this one began, where operators within
     passes were not recorded: who waits in these for a rank that waits for the culprit is not
     marked as waiting. Whoever shows why it is slow is no echo."""
-    within = {rank for group in unrecorded_groups(job.window) for rank in group.ranks}
-    if one.steps is None or within.isdisjoint(one.ranks) or _shows_why(one):
+    if one.steps is None or _shows_why(one):
         return None
     beside = [
         other
