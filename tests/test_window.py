@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from stepscope.window import Strings, Table, stable_order
+from stepscope.window import Strings, Table, compiled, stable_order
+from stepscope.window.gathering import FEW_ROWS, gathered
 
 
 def a_table(rows: int = 6) -> Table:
@@ -24,6 +25,30 @@ def test_rows_are_taken_by_mask_and_by_place() -> None:
     assert odd.ints("step").tolist() == [10, 30, 50]
     assert odd.take(np.array([2, 0])).ints("step").tolist() == [50, 10]
     assert [odd.strings("phase")[row] for row in range(3)] == ["phase-1"] * 3
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.int32, np.int64, np.float64])
+@pytest.mark.parametrize("run", [1, 3, 30, 2 * FEW_ROWS])
+def test_rows_that_lie_together_are_the_same_rows(dtype: type[np.generic], run: int) -> None:
+    column = np.arange(40_000).astype(dtype)
+    begins = np.random.default_rng(0).integers(0, column.size - run, 2 * FEW_ROWS // run + 1)
+    rows = (begins[:, None] + np.arange(run)).ravel()
+    assert gathered(column, rows).tolist() == column[rows].tolist()
+    assert gathered(column[::-1], rows).tolist() == column[::-1][rows].tolist()
+
+
+def test_without_a_compiler_rows_are_taken_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "gather", None)
+    test_rows_that_lie_together_are_the_same_rows(np.int64, 30)
+
+
+def test_rows_count_from_the_end_and_are_looked_for_in_vain_as_in_numpy() -> None:
+    column, rows = np.arange(10), np.zeros(FEW_ROWS, np.intp)
+    rows[-1] = -1
+    assert gathered(column, rows)[-1] == 9
+    rows[-1] = 10
+    with pytest.raises(IndexError):
+        gathered(column, rows)
 
 
 def test_all_rows_are_the_table_itself() -> None:

@@ -1,4 +1,7 @@
-"""The hot loops, in C++: `native/`. Bytes in, bytes out; numpy is left to the callers."""
+"""The hot loops, in C++: `native/`. Bytes in, bytes out; numpy is left to the callers. Only what
+works on whole columns takes arrays, as anything else with a buffer."""
+
+from typing import Any
 
 LONGEST_EVENT_BYTES: int
 MOST_EVENTS: int
@@ -288,4 +291,19 @@ def unlike(values: bytes, peers: bytes, limit: float, /) -> bytes:
 
     Raises:
         ValueError: they are not three coordinates each.
+    """
+
+def gather(column: Any, width: int, rows: Any, room: Any, /) -> bool:
+    """Copies rows of a column to where there is room; rows that lie together at once.
+
+    Returns whether all rows exist; otherwise the room may hold anything.
+
+    Args:
+        column: a contiguous array, of one dimension,
+        width: whose items have so many bytes: 1, 2, 4 or 8.
+        rows: int64, contiguous; from 0.
+        room: likewise, as many items as rows.
+
+    Raises:
+        ValueError: it is not as much room.
     """
