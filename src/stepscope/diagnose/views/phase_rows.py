@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -127,14 +128,21 @@ class PhaseRows:
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
         cell, size = self._cells(phases)
-        count = np.bincount(cell, minlength=size)[:size]
         total = np.bincount(cell, weights=values, minlength=size)[:size]
-        return np.where(count > 0, total, np.nan).reshape(self._shape(phases))
+        return np.where(self.entered(phases), total.reshape(self._shape(phases)), np.nan)
 
     def entered(self, phases: Sequence[str]) -> Mask:
         """Which phases have rows, `[phase, rank, step]`."""
-        cell, size = self._cells(phases)
-        return (np.bincount(cell, minlength=size)[:size] > 0).reshape(self._shape(phases))
+        number = {name: at for at, name in enumerate(self.names.values)}
+        return self._entered[[number.get(phase, -1) for phase in phases]]
+
+    @cached_property
+    def _entered(self) -> Mask:
+        """The same of all phases by their codes, and of an unknown one, which has none."""
+        shape = len(self.names.values) + 1, *self.line.shape
+        entered = np.zeros(prod(shape), np.bool_)
+        entered[self._cells(self.names.values)[0]] = True
+        return entered.reshape(shape)
 
     def _cells(self, phases: Sequence[str]) -> tuple[Ints, int]:
         """The place of each row in `[phase, rank, step]`, and how many there are; rows of other
@@ -172,10 +180,11 @@ def _whole_steps(rows: PhaseRows) -> tuple[str, ...]:
     total = np.bincount(rows.names.codes, lasted, len(names.values))
     rough = np.flatnonzero(total > HALF * np.nansum(rows.line.duration_ns)).tolist()
     rough, whole = [at for at in rough if names.values[at] not in CANONICAL], []
+    in_all = np.bincount(rows.cell, lasted, rows.line.duration_ns.size) if rough else lasted[:0]
     for at in rough:
-        inside, own = (np.bincount(rows.cell[chosen], lasted[chosen], rows.line.duration_ns.size)
-                       for chosen in (names.codes != at, names.codes == at))  # fmt: skip
-        step = rows.line.duration_ns.ravel()
+        chosen = np.flatnonzero(names.codes == at)
+        own = np.bincount(rows.cell[chosen], lasted[chosen], in_all.size)
+        inside, step = in_all - own, rows.line.duration_ns.ravel()
         seen = (own > 0) & (step > 0)
         own, inside, step = own[seen], inside[seen], step[seen]
         long = (own >= WHOLE * step) & (own + inside > (2 - WHOLE) * step)
