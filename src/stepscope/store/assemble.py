@@ -134,8 +134,9 @@ class _Gathered:
         # the last one is for null, whose code is -1
         codes = np.array([*here, -1], np.int32)
         indices = chunk.indices.fill_null(-1) if chunk.null_count else chunk.indices
-        found: NDArray[Any] = codes[indices.to_numpy(zero_copy_only=False)]
-        return found
+        found: NDArray[Any] = indices.to_numpy(zero_copy_only=False)
+        # mostly pieces have the same dictionary, in the same order
+        return found if here == [*range(len(here))] else codes[found]
 
 
 def _empty(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -36,7 +36,7 @@ class Union:
         covered = np.empty_like(flat)
         for first in range(0, flat.size, NEAR):
             some = flat[first : first + NEAR]
-            covered[first : first + NEAR] = self._about(some)._covered(some)
+            self._about(some)._covered(some, covered[first : first + NEAR])
         return covered.reshape(position.shape)
 
     def _about(self, position: Ints) -> Union:
@@ -45,11 +45,17 @@ class Union:
         part = slice(max(int(low) - 1, 0), max(int(high), 1))
         return Union(self.start[part], self.end[part], self.before[part])
 
-    def _covered(self, position: Ints) -> Ints:
-        at = np.searchsorted(self.start, position, side="right") - 1
-        index = np.maximum(at, 0)
-        partial = np.clip(position - self.start[index], 0, self.end[index] - self.start[index])
-        return np.where(at >= 0, self.before[index] + partial, 0)
+    def _covered(self, position: Ints, out: Ints) -> None:
+        at, end = self._ends_before(position)
+        beyond = np.concatenate((-end[:1], self.before - self.start))
+        np.minimum(position, end.take(at), out=out)
+        out += beyond.take(at)
+
+    def _ends_before(self, position: Ints) -> tuple[Ints, Ints]:
+        """How many intervals begin before each position, and where the last one of so many ends:
+        of none, at the first position."""
+        at = np.searchsorted(self.start, position, side="right")
+        return at, np.concatenate((position.min(keepdims=True), self.end))
 
     def within(self, begin: Ints, end: Ints) -> Ints:
         """The covered length between each begin and its end."""
@@ -64,8 +70,8 @@ class Union:
         return inside
 
     def _holds(self, position: Ints) -> Mask:
-        at = np.searchsorted(self.start, position, side="right") - 1
-        return (at >= 0) & (position < self.end[np.maximum(at, 0)])
+        at, end = self._ends_before(position)
+        return np.asarray(position < end.take(at))
 
     def without(self, other: Union) -> Union:
         """The parts of these intervals that lie in none of the others."""
@@ -85,6 +91,8 @@ def union(start: Ints, end: Ints) -> Union:
         start, end = start[order], end[order]
     if not start.size:
         return Union(start, end, start)
+    if (start[1:] > end[:-1]).all():
+        return Union.of(start, end)
     reach = np.maximum.accumulate(end)
     opens = np.concatenate(([True], start[1:] > reach[:-1]))
     first = np.flatnonzero(opens)

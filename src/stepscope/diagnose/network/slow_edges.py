@@ -123,7 +123,8 @@ def _held_up(
     single, slow = rates.single, times > RATIO
     worst = np.full(rates.taken_ns.shape, -np.inf)
     any_slow: Mask = np.zeros(rates.taken_ns.shape, np.bool_)
-    np.maximum.at(worst, (single.place, single.column), single.taken_ns * (1 - 1 / times))
+    cell = single.place * np.int64(worst.shape[1]) + single.column  # of one index it is fast
+    np.maximum.at(worst.reshape(-1), cell, single.taken_ns * (1 - 1 / times))
     worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
     any_slow[single.place[slow], single.column[slow]] = True
