@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from stepscope.window.table import Ints
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.window.table import Ints, Rows
 
 SPARSE = 8
 """With at most this many possible values per row they are counted, which is linear and uses no more
@@ -69,6 +72,19 @@ def _by_sorting(values: Ints) -> Ints:
     number = np.empty(runs.size, np.int64)
     number[order] = np.cumsum(np.diff(runs[order], prepend=runs[order[:1]]) != 0)
     return np.repeat(number, np.diff(np.append(begins, values.size)))
+
+
+def runs(values: NDArray[Any]) -> tuple[Rows, Rows]:
+    """Where each run of equal values begins, and how many there are in it."""
+    begins = np.flatnonzero(np.append(values[:1] == values[:1], values[1:] != values[:-1]))
+    return begins, np.diff(begins, append=values.size)
+
+
+def ranges(begins: Rows, lengths: Rows) -> Rows:
+    """The numbers from each begin on, so many as its length, one range after the other."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    return np.arange(total) + np.repeat(begins - ends + lengths, lengths)
 
 
 def first_rows(number: Ints) -> Ints:

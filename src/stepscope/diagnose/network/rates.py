@@ -21,7 +21,18 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, stable_order
+from stepscope.window import (
+    NULL,
+    Floats,
+    Ints,
+    Mask,
+    Table,
+    distinct,
+    gathered,
+    ranges,
+    runs,
+    stable_order,
+)
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -198,7 +209,7 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     pairing = _Pairing(Places(job.window, comm.strings("group").values))
     column = _columns(job, comm)
     parts = (_sized(part) for rows in _portions(column)
-             for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
+             for part in _matched(pairing, comm.take(rows), gathered(column, rows)))  # fmt: skip
     moved = _joined(pairing.places.known, parts)
     return None if moved is None else _long_enough(job, moved)
 
@@ -249,11 +260,12 @@ def _portions(column: Small) -> Iterator[Ints]:
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
+    begins, lengths = runs(column)
+    of = column[begins]
     for first in range(0, steps, at_once):
-        rows = np.flatnonzero((column >= first) & (column < first + at_once))
-        rows = rows[column[rows] % every == 0] if every > 1 else rows
-        if rows.size:
-            yield rows
+        some = np.flatnonzero((of >= first) & (of < first + at_once) & (of % every == 0))
+        if some.size:
+            yield ranges(begins[some], lengths[some])
 
 
 class _Pairing:
@@ -266,7 +278,7 @@ class _Pairing:
     def of(self, comm: Table) -> tuple[Sent, Small]:
         """The sends and receives of a portion, and the place of each pair; -1 if unknown."""
         ends: list[NDArray[Any]] = [comm.strings("op").codes, comm.strings("group").codes,
-                                    comm.ints("rank"), comm.ints("peer")]  # fmt: skip
+                                    comm.numbers("rank"), comm.numbers("peer")]  # fmt: skip
         if not self._ends or not self._holds_for(ends, comm.ints("seq")):
             self._ends, self._sent = ends, Sent.of(comm)
             self._place = self._places_of(comm, self._sent)
@@ -340,12 +352,11 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     known = _timed(table) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     place = places.of(Ends.of(table, begins))
-    members = np.array([len(one.members) for one in places.known], np.int64)
     usable = (
         np.logical_and.reduceat(known, begins)
         & ~stats.varies(size, begins)
         & ~stats.varies(column, begins)
-        & (members[place] == np.diff(matched.bounds))
+        & (places.members_of(place) == np.diff(matched.bounds))
     )
     at, op = begins[usable], table.strings("op")
     name = np.where(op.equals(*POINT_TO_POINT), 0, op.codes + 1)[at]
@@ -373,10 +384,11 @@ def _shares_kernel(comm: Table) -> Mask:
     sent = np.flatnonzero(comm.strings("op").equals(*POINT_TO_POINT))
     if not comm.has("peer", "start_ns") or not sent.size:
         return shared
-    rank, start, peer = (comm.ints(name)[sent] for name in ("rank", "start_ns", "peer"))
+    rank, start, peer = (gathered(comm.numbers(name), sent)
+                         for name in ("rank", "start_ns", "peer"))  # fmt: skip
     # they are called one after the other, and rows are in this order
-    apart = (np.diff(rank) != 0) | (np.diff(start) != 0)
-    if not (~apart & (np.diff(peer) != 0)).any():
+    apart = (rank[1:] != rank[:-1]) | (start[1:] != start[:-1])
+    if not (~apart & (peer[1:] != peer[:-1])).any():
         return shared
     begins = np.flatnonzero(np.append(True, apart))
     shared[sent] = np.repeat(stats.varies(peer, begins), np.diff(np.append(begins, sent.size)))
