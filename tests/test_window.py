@@ -72,8 +72,13 @@ def test_rows_that_hold_one_of_some_words(words: int) -> None:
     assert among[column.codes].tolist() == column.equals(*wanted).tolist(), "null is none of them"
 
 
-@pytest.mark.parametrize("largest", [0, 9, 2**16, 2**31, 2**40])
-def test_equal_values_keep_their_order(largest: int) -> None:
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("largest", [0, 9, 2**11, 2**16, 2**22, 2**31, 2**32 - 1, 2**40])
+def test_equal_values_keep_their_order(
+    largest: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(compiled, "stable_order", None)
     values = np.random.default_rng(largest).integers(0, largest + 1, 2000)
     assert (stable_order(values) == np.argsort(values, kind="stable")).all()
     assert stable_order(values[:0]).size == 0

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "../src/gather.hpp"
+#include "../src/radix.hpp"
 
 // The only functions of the limited API of 3.10 that show an array's memory; those with views came
 // with 3.11. The memory stays while the caller holds the array, and with it the GIL.
@@ -50,7 +51,22 @@ PyObject* rows_of(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* order_of(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *column = nullptr, *room = nullptr;
+        if (!PyArg_ParseTuple(arguments, "OO", &column, &room)) throw Failed{};
+        const auto values = read(column);
+        const auto out = written(room);
+        if (out.size != values.size || values.size % sizeof(std::int64_t) != 0)
+            throw std::invalid_argument("not as much room as values");
+        return checked(PyBool_FromLong(stable_order(static_cast<const std::int64_t*>(values.data),
+                                                    values.size / sizeof(std::int64_t),
+                                                    static_cast<std::int64_t*>(out.data))));
+    });
+}
+
 PyMethodDef FUNCTIONS[] = {
+    {"stable_order", order_of, METH_VARARGS, nullptr},
     {"gather", rows_of, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,11 +1,11 @@
-// Work on columns where they are, without copies: `gather` of stepscope._native.
+// Work on columns where they are, without copies: `gather` and `stable_order` of stepscope._native.
 #pragma once
 
 #include "python.hpp"
 
 namespace stepscope {
 
-// Adds it to the module; -1 with a Python error set if that failed.
+// Adds them to the module; -1 with a Python error set if that failed.
 int add_columns(PyObject* module);
 
 }  // namespace stepscope

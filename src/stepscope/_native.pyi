@@ -307,3 +307,16 @@ def gather(column: Any, width: int, rows: Any, room: Any, /) -> bool:
     Raises:
         ValueError: it is not as much room.
     """
+
+def stable_order(values: Any, room: Any, /) -> bool:
+    """The stable order of numbers, where there is room.
+
+    Returns whether all are from 0 to 2^32 - 1; otherwise the room may hold anything.
+
+    Args:
+        values: int64, contiguous.
+        room: likewise, as many.
+
+    Raises:
+        ValueError: it is not as much room.
+    """

@@ -46,7 +46,7 @@ def one_row_each(table: Table) -> Table:
 def _suspects(table: Table) -> Rows:
     """Rows whose key another row seems to have: almost always none."""
     found = [part.start + _repeated(table.part(part.start, part.stop))
-             for part in by_rank(table.ints("rank"))]  # fmt: skip
+             for part in by_rank(table.numbers("rank"))]  # fmt: skip
     return np.concatenate([np.empty(0, np.intp), *found])
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 try:
-    from stepscope._native import gather
+    from stepscope._native import gather, stable_order
 except ImportError:  # installed without a compiler
-    gather = None  # type: ignore[assignment]
+    gather = stable_order = None  # type: ignore[assignment]
 
-__all__ = ["gather"]
+__all__ = ["gather", "stable_order"]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.window import compiled
 from stepscope.window.table import Ints, Rows
 
 SPARSE = 8
@@ -17,16 +18,25 @@ memory than the column. Otherwise they are sorted."""
 def stable_order(values: Ints) -> Ints:
     """A stable argsort of integers that are all at least 0.
 
-    Sorts sixteen bits at a time, for which numpy uses radix sort: half the time of comparing (3
-    million values below 2^31, 0.30 s instead of 0.55); with more than two rounds there is no gain.
+    In C++, if it was compiled. Else sorts sixteen bits at a time, for which numpy uses radix sort:
+    half the time of comparing (3 million values below 2^31, 0.30 s instead of 0.55); with more than
+    two rounds there is no gain.
     """
     if not values.size or (values[1:] >= values[:-1]).all():
         return np.arange(values.size)
+    if compiled.stable_order is not None and _is_plain(values):
+        order = np.empty(values.size, np.int64)
+        if compiled.stable_order(values, order):
+            return order
     if int(values.max()) >= 2**32:
         return np.argsort(values, kind="stable")
     order = np.argsort(values.astype(np.uint16), kind="stable")
     high = (values >> 16).astype(np.uint16)
     return order[np.argsort(high[order], kind="stable")] if high.any() else order
+
+
+def _is_plain(values: Ints) -> bool:
+    return values.dtype == np.int64 and values.flags.c_contiguous
 
 
 def numbered(*columns: Ints) -> Ints:
