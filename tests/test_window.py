@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from stepscope.window import Strings, Table, compiled, stable_order
+from stepscope.window import Ints, Strings, Table, Union, compiled, stable_order, union
 from stepscope.window.gathering import FEW_ROWS, gathered
 
 
@@ -82,3 +82,40 @@ def test_equal_values_keep_their_order(
     values = np.random.default_rng(largest).integers(0, largest + 1, 2000)
     assert (stable_order(values) == np.argsort(values, kind="stable")).all()
     assert stable_order(values[:0]).size == 0
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of work on intervals."""
+    if request.param == "numpy":
+        monkeypatch.setattr(compiled, "merge", None)
+        monkeypatch.setattr(compiled, "covered", None)
+
+
+def moments(start: Ints, end: Ints) -> set[int]:
+    """All moments that are in any of the intervals."""
+    return {one for both in zip(start, end, strict=True) for one in range(*map(int, both))}
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_union_covers_the_moments_of_its_intervals(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    start = random.integers(-50, 300, seed * 3)
+    start = np.sort(start) if seed % 2 else start
+    end = start + random.integers(-3, 12, start.size)
+    found = union(start, end)
+    assert moments(found.start, found.end) == moments(start, end)
+    assert (found.start[1:] > found.end[:-1]).all()
+    position = random.integers(-60, 320, 200)
+    position = np.sort(position) if seed % 3 else position
+    before = [sum(one < at for one in moments(start, end)) for at in position.tolist()]
+    assert found.covered(position).tolist() == before
+
+
+@pytest.mark.usefixtures("either")
+def test_nothing_covers_nothing() -> None:
+    nothing = np.zeros(0, np.int64)
+    assert union(nothing, nothing).start.size == 0
+    assert union(np.array([3]), np.array([3])).covered(np.array([1, 5])).tolist() == [0, 0]
+    assert Union.of(np.array([1]), np.array([4])).covered(nothing).size == 0

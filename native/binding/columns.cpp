@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "../src/gather.hpp"
+#include "../src/intervals.hpp"
 #include "../src/radix.hpp"
 
 // The only functions of the limited API of 3.10 that show an array's memory; those with views came
@@ -34,20 +35,44 @@ Memory<void> written(PyObject* array) {
     return {data, static_cast<std::size_t>(size)};
 }
 
+// A column of int64.
+struct Longs {
+    explicit Longs(PyObject* array) {
+        const auto memory = read(array);
+        if (memory.size % sizeof(std::int64_t) != 0) throw std::invalid_argument("half a number");
+        data = static_cast<const std::int64_t*>(memory.data);
+        size = memory.size / sizeof(std::int64_t);
+    }
+    const std::int64_t* data;
+    std::size_t size;
+};
+
+// Room for so many int64.
+std::int64_t* room_for(PyObject* array, std::size_t numbers) {
+    const auto memory = written(array);
+    if (memory.size != numbers * sizeof(std::int64_t))
+        throw std::invalid_argument("not as much room as numbers");
+    return static_cast<std::int64_t*>(memory.data);
+}
+
+std::size_t same(const Longs& one, const Longs& other) {
+    if (one.size != other.size) throw std::invalid_argument("columns differ in length");
+    return one.size;
+}
+
 PyObject* rows_of(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject *column = nullptr, *rows = nullptr, *room = nullptr;
         Py_ssize_t bytes = 0;
         if (!PyArg_ParseTuple(arguments, "OnOO", &column, &bytes, &rows, &room)) throw Failed{};
-        const auto from = read(column), chosen = read(rows);
+        const auto from = read(column);
+        const Longs chosen(rows);
         const auto out = written(room);
         const auto width = static_cast<std::size_t>(bytes);
-        const std::size_t count = chosen.size / sizeof(std::int64_t);
-        if (bytes < 1 || out.size != count * width)
+        if (bytes < 1 || out.size != chosen.size * width)
             throw std::invalid_argument("not as much room as rows");
-        return checked(PyBool_FromLong(gather(from.data, from.size / width, width,
-                                              static_cast<const std::int64_t*>(chosen.data), count,
-                                              out.data)));
+        return checked(PyBool_FromLong(
+            gather(from.data, from.size / width, width, chosen.data, chosen.size, out.data)));
     });
 }
 
@@ -55,18 +80,41 @@ PyObject* order_of(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject *column = nullptr, *room = nullptr;
         if (!PyArg_ParseTuple(arguments, "OO", &column, &room)) throw Failed{};
-        const auto values = read(column);
-        const auto out = written(room);
-        if (out.size != values.size || values.size % sizeof(std::int64_t) != 0)
-            throw std::invalid_argument("not as much room as values");
-        return checked(PyBool_FromLong(stable_order(static_cast<const std::int64_t*>(values.data),
-                                                    values.size / sizeof(std::int64_t),
-                                                    static_cast<std::int64_t*>(out.data))));
+        const Longs values(column);
+        return checked(
+            PyBool_FromLong(stable_order(values.data, values.size, room_for(room, values.size))));
+    });
+}
+
+PyObject* merged(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *starts = nullptr, *ends = nullptr, *first = nullptr, *last = nullptr;
+        if (!PyArg_ParseTuple(arguments, "OOOO", &starts, &ends, &first, &last)) throw Failed{};
+        const Longs start(starts), end(ends);
+        const std::size_t count = same(start, end);
+        return checked(PyLong_FromLongLong(
+            merge(start.data, end.data, count, room_for(first, count), room_for(last, count))));
+    });
+}
+
+PyObject* covered_before(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *starts = nullptr, *ends = nullptr, *sums = nullptr, *places = nullptr,
+                 *room = nullptr;
+        if (!PyArg_ParseTuple(arguments, "OOOOO", &starts, &ends, &sums, &places, &room))
+            throw Failed{};
+        const Longs start(starts), end(ends), before(sums), position(places);
+        same(start, before);
+        covered({start.data, end.data, before.data, same(start, end)}, position.data, position.size,
+                room_for(room, position.size));
+        return Py_NewRef(Py_None);
     });
 }
 
 PyMethodDef FUNCTIONS[] = {
     {"stable_order", order_of, METH_VARARGS, nullptr},
+    {"merge", merged, METH_VARARGS, nullptr},
+    {"covered", covered_before, METH_VARARGS, nullptr},
     {"gather", rows_of, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,4 +1,5 @@
-// Work on columns where they are, without copies: `gather` and `stable_order` of stepscope._native.
+// Work on columns where they are, without copies: `gather`, `stable_order`, `merge` and `covered`
+// of stepscope._native.
 #pragma once
 
 #include "python.hpp"

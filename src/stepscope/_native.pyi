@@ -320,3 +320,29 @@ def stable_order(values: Any, room: Any, /) -> bool:
     Raises:
         ValueError: it is not as much room.
     """
+
+def merge(start: Any, end: Any, merged_start: Any, merged_end: Any, /) -> int:
+    """Merges intervals that touch or overlap, without empty ones, to where there is room.
+
+    Returns how many they become; -1 if they are not in order of their starts.
+
+    Args:
+        start, end: int64, contiguous.
+        merged_start, merged_end: likewise, as many.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
+    """
+
+def covered(start: Any, end: Any, before: Any, position: Any, room: Any, /) -> None:
+    """The covered length left of each position, where there is room.
+
+    Args:
+        start, end: of disjoint intervals in order; int64, contiguous.
+        before: the covered length left of each of them; likewise.
+        position: likewise; if these rise it is fastest.
+        room: likewise, as many as positions.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
+    """

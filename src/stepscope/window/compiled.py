@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-try:
-    from stepscope._native import gather, stable_order
-except ImportError:  # installed without a compiler
-    gather = stable_order = None  # type: ignore[assignment]
+from typing import Any
 
-__all__ = ["gather", "stable_order"]
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from stepscope._native import covered, gather, merge, stable_order
+except ImportError:  # installed without a compiler
+    covered = gather = merge = stable_order = None  # type: ignore[assignment]
+
+__all__ = ["covered", "gather", "is_plain", "merge", "stable_order"]
+
+
+def is_plain(column: NDArray[Any]) -> bool:
+    """Whether it is one piece of int64, as these functions take it."""
+    return column.dtype == np.int64 and column.flags.c_contiguous

@@ -15,12 +15,12 @@ FEW_ROWS = 1 << 10
 
 def gathered(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
     """`column[rows]` of one dimension, without its cost for rows that lie together."""
-    if compiled.gather is None or rows.size < FEW_ROWS or not _is_plain(column, rows):
+    if (
+        compiled.gather is None
+        or rows.size < FEW_ROWS
+        or not (column.flags.c_contiguous and compiled.is_plain(rows))
+    ):
         return column.take(rows)  # faster than [rows]
     out = np.empty(rows.size, column.dtype)
     # it does not count from the end, as negative rows do
     return out if compiled.gather(column, column.itemsize, rows, out) else column.take(rows)
-
-
-def _is_plain(column: NDArray[Any], rows: NDArray[Any]) -> bool:
-    return column.flags.c_contiguous and rows.flags.c_contiguous and rows.dtype == np.int64

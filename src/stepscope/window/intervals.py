@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.window import compiled
+from stepscope.window.compiled import is_plain
 from stepscope.window.table import Ints, Mask
 
 NEAR = 1 << 14
@@ -34,6 +36,10 @@ class Union:
             return np.zeros_like(position)
         flat = position.reshape(-1)
         covered = np.empty_like(flat)
+        columns = self.start, self.end, self.before, flat, covered
+        if compiled.covered is not None and all(map(is_plain, columns)):
+            compiled.covered(*columns)
+            return covered.reshape(position.shape)
         for first in range(0, flat.size, NEAR):
             some = flat[first : first + NEAR]
             self._about(some)._covered(some, covered[first : first + NEAR])
@@ -83,6 +89,9 @@ class Union:
 
 def union(start: Ints, end: Ints) -> Union:
     """Merges intervals that touch or overlap; ignores empty ones."""
+    merged = _merged(start, end)
+    if merged is not None:
+        return merged
     keep = end > start
     if not keep.all():
         start, end = start[keep], end[keep]
@@ -91,10 +100,23 @@ def union(start: Ints, end: Ints) -> Union:
         start, end = start[order], end[order]
     if not start.size:
         return Union(start, end, start)
-    if (start[1:] > end[:-1]).all():
-        return Union.of(start, end)
+    merged = _merged(start, end)
+    if merged is not None:
+        return merged
     reach = np.maximum.accumulate(end)
     opens = np.concatenate(([True], start[1:] > reach[:-1]))
     first = np.flatnonzero(opens)
     last = np.concatenate((first[1:] - 1, [start.size - 1]))
     return Union.of(start[first], reach[last])
+
+
+def _merged(start: Ints, end: Ints) -> Union | None:
+    """The same in C++; None if it was not compiled, or if they are not in order."""
+    if compiled.merge is None or not (is_plain(start) and is_plain(end)):
+        return None
+    merged_start, merged_end = np.empty_like(start), np.empty_like(end)
+    count = compiled.merge(start, end, merged_start, merged_end)
+    if count < 0:
+        return None
+    both = merged_start[:count], merged_end[:count]
+    return Union.of(*both) if 2 * count > start.size else Union.of(*(one.copy() for one in both))

@@ -24,7 +24,7 @@ def stable_order(values: Ints) -> Ints:
     """
     if not values.size or (values[1:] >= values[:-1]).all():
         return np.arange(values.size)
-    if compiled.stable_order is not None and _is_plain(values):
+    if compiled.stable_order is not None and compiled.is_plain(values):
         order = np.empty(values.size, np.int64)
         if compiled.stable_order(values, order):
             return order
@@ -33,10 +33,6 @@ def stable_order(values: Ints) -> Ints:
     order = np.argsort(values.astype(np.uint16), kind="stable")
     high = (values >> 16).astype(np.uint16)
     return order[np.argsort(high[order], kind="stable")] if high.any() else order
-
-
-def _is_plain(values: Ints) -> bool:
-    return values.dtype == np.int64 and values.flags.c_contiguous
 
 
 def numbered(*columns: Ints) -> Ints:
