@@ -210,7 +210,8 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     column = _columns(job, comm)
     parts = (_sized(part) for rows in _portions(column)
              for part in _matched(pairing, comm.take(rows), gathered(column, rows)))  # fmt: skip
-    moved = _joined(pairing.places.known, parts)
+    room = int(np.count_nonzero(column >= 0)) // 2 + 1  # mostly an operator has two rows or more
+    moved = _joined(pairing.places.known, parts, room)
     return None if moved is None else _long_enough(job, moved)
 
 
@@ -369,12 +370,26 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     )  # fmt: skip
 
 
-def _joined(places: Sequence[Place], parts: Iterator[DeviceTransfers]) -> DeviceTransfers | None:
-    """All of these; the parts of each column are let go when it is whole."""
-    pieces = [*zip(*([getattr(part, name) for name in _COLUMNS] for part in parts), strict=True)]
-    if not pieces or not any(map(len, pieces[0])):
-        return None
-    return DeviceTransfers(places, *(np.concatenate(pieces.pop(0)) for _ in _COLUMNS))
+def _joined(
+    places: Sequence[Place], parts: Iterator[DeviceTransfers], room: int
+) -> DeviceTransfers | None:
+    """All of these, of which each is let go when it was added.
+
+    Args:
+        room: their expected number; more are possible at the price of a copy.
+    """
+    columns: list[NDArray[Any]] = []
+    count = 0
+    for part in parts:
+        added = [getattr(part, name) for name in _COLUMNS]
+        stop = count + added[0].size
+        columns = columns or [np.empty(room, one.dtype) for one in added]
+        if stop > columns[0].size:
+            columns = [np.append(one[:count], np.empty(stop, one.dtype)) for one in columns]
+        for column, one in zip(columns, added, strict=True):
+            column[count:stop] = one
+        count = stop
+    return DeviceTransfers(places, *(one[:count] for one in columns)) if count else None
 
 
 def _shares_kernel(comm: Table) -> Mask:

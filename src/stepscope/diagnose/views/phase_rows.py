@@ -119,11 +119,16 @@ class PhaseRows:
 
     def shares(self, rows: Mask) -> dict[str, float]:
         """The share of each phase's rows that is among the given ones."""
-        size = len(self.names.values)
-        count = np.bincount(self.names.codes, minlength=size)
-        chosen = np.bincount(self.names.codes[rows], minlength=size)
+        count, chosen = self._counts, np.zeros_like(self._counts)
+        if rows.any():  # mostly none are
+            chosen = np.bincount(self.names.codes[rows], minlength=count.size)
         return {name: float(chosen[at] / count[at])
                 for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
+
+    @cached_property
+    def _counts(self) -> Ints:
+        """How many rows each phase has, by its code."""
+        return np.bincount(self.names.codes, minlength=len(self.names.values))
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""

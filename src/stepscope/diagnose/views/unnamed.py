@@ -113,8 +113,10 @@ class _Steps:
         """Cell, start and duration of the outermost rows, some at a time."""
         for part, _, _ in self.rows.parts():
             own = self.outermost[part]
-            rows = (self.rows.cell, self.rows.start, self.rows.duration)
-            cell, start, duration = (column[part][own] for column in rows)
+            rows = [
+                column[part] for column in (self.rows.cell, self.rows.start, self.rows.duration)
+            ]
+            cell, start, duration = rows if own.all() else (column[own] for column in rows)
             yield cell, start, duration
 
     @property
