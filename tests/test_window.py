@@ -90,6 +90,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "numpy":
         monkeypatch.setattr(compiled, "merge", None)
         monkeypatch.setattr(compiled, "covered", None)
+        monkeypatch.setattr(compiled, "count_until", None)
 
 
 def moments(start: Ints, end: Ints) -> set[int]:

@@ -97,6 +97,16 @@ PyObject* merged(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* counted(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *numbers = nullptr, *limits = nullptr, *room = nullptr;
+        if (!PyArg_ParseTuple(arguments, "OOO", &numbers, &limits, &room)) throw Failed{};
+        const Longs ordered(numbers), limit(limits);
+        count_until(ordered.data, ordered.size, limit.data, limit.size, room_for(room, limit.size));
+        return Py_NewRef(Py_None);
+    });
+}
+
 PyObject* covered_before(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject *starts = nullptr, *ends = nullptr, *sums = nullptr, *places = nullptr,
@@ -114,6 +124,7 @@ PyObject* covered_before(PyObject*, PyObject* arguments) {
 PyMethodDef FUNCTIONS[] = {
     {"stable_order", order_of, METH_VARARGS, nullptr},
     {"merge", merged, METH_VARARGS, nullptr},
+    {"count_until", counted, METH_VARARGS, nullptr},
     {"covered", covered_before, METH_VARARGS, nullptr},
     {"gather", rows_of, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -6,21 +6,22 @@
 namespace stepscope {
 namespace {
 
-// How many starts are no later than a position, if about so many are.
-std::size_t begun(const Union& intervals, std::size_t guess, std::int64_t position) {
-    const std::int64_t* start = intervals.start;
+// How many numbers in order are no larger than a limit, if about so many are.
+std::size_t until(const std::int64_t* ordered, std::size_t size, std::size_t guess,
+                  std::int64_t limit) {
     std::size_t low = guess, high = guess, step = 1;
-    while (low > 0 && start[low - 1] > position) {
+    while (low > 0 && ordered[low - 1] > limit) {
         high = low - 1;
         low = low > step ? low - step : 0;
         step *= 2;
     }
-    while (high < intervals.size && start[high] <= position) {
+    while (high < size && ordered[high] <= limit) {
         low = high + 1;
-        high = std::min(high + step, intervals.size);
+        high = std::min(high + step, size);
         step *= 2;
     }
-    return static_cast<std::size_t>(std::upper_bound(start + low, start + high, position) - start);
+    return static_cast<std::size_t>(std::upper_bound(ordered + low, ordered + high, limit) -
+                                    ordered);
 }
 
 }  // namespace
@@ -44,11 +45,20 @@ std::int64_t merge(const std::int64_t* start, const std::int64_t* end, std::size
     return merged + 1;
 }
 
+void count_until(const std::int64_t* ordered, std::size_t size, const std::int64_t* limit,
+                 std::size_t count, std::int64_t* out) {
+    std::size_t found = 0;
+    for (std::size_t at = 0; at < count; ++at) {
+        found = until(ordered, size, found, limit[at]);
+        out[at] = static_cast<std::int64_t>(found);
+    }
+}
+
 void covered(const Union& intervals, const std::int64_t* position, std::size_t count,
              std::int64_t* out) {
     std::size_t before = 0;
     for (std::size_t at = 0; at < count; ++at) {
-        before = begun(intervals, before, position[at]);
+        before = until(intervals.start, intervals.size, before, position[at]);
         if (before == 0) {
             out[at] = 0;
             continue;

@@ -20,8 +20,13 @@ struct Union {
     std::size_t size;
 };
 
-// The length covered left of each position. Each search begins where the last one ended: positions
-// that rise take a step or two, others as many as a binary search and its doublings.
+// How many of some numbers in order are no larger than each of others. Each search begins where the
+// last one ended: limits that rise take a step or two, others as many as a binary search and its
+// doublings.
+void count_until(const std::int64_t* ordered, std::size_t size, const std::int64_t* limit,
+                 std::size_t count, std::int64_t* out);
+
+// The length covered left of each position, which are looked for likewise.
 void covered(const Union& intervals, const std::int64_t* position, std::size_t count,
              std::int64_t* out);
 

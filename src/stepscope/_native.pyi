@@ -346,3 +346,15 @@ def covered(start: Any, end: Any, before: Any, position: Any, room: Any, /) -> N
     Raises:
         ValueError: columns differ in length, or it is not as much room.
     """
+
+def count_until(ordered: Any, limit: Any, room: Any, /) -> None:
+    """How many numbers are no larger than each limit, where there is room.
+
+    Args:
+        ordered: int64, contiguous, never falling.
+        limit: likewise, in any order; if they rise it is fastest.
+        room: likewise, as many as limits.
+
+    Raises:
+        ValueError: it is not as much room.
+    """

@@ -4,7 +4,7 @@
 """
 
 from stepscope.window.gathering import gathered
-from stepscope.window.intervals import Union, union
+from stepscope.window.intervals import Union, count_until, union
 from stepscope.window.numbering import (
     first_rows,
     numbered,
@@ -42,6 +42,7 @@ __all__ = [
     "Table",
     "Union",
     "Window",
+    "count_until",
     "distinct",
     "first_rows",
     "gathered",

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    from stepscope._native import covered, gather, merge, stable_order
+    from stepscope._native import count_until, covered, gather, merge, stable_order
 except ImportError:  # installed without a compiler
-    covered = gather = merge = stable_order = None  # type: ignore[assignment]
+    count_until = covered = gather = None  # type: ignore[assignment]
+    merge = stable_order = None  # type: ignore[assignment]
 
-__all__ = ["covered", "gather", "is_plain", "merge", "stable_order"]
+__all__ = ["count_until", "covered", "gather", "is_plain", "merge", "stable_order"]
 
 
 def is_plain(column: NDArray[Any]) -> bool:

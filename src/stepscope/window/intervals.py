@@ -60,7 +60,7 @@ class Union:
     def _ends_before(self, position: Ints) -> tuple[Ints, Ints]:
         """How many intervals begin before each position, and where the last one of so many ends:
         of none, at the first position."""
-        at = np.searchsorted(self.start, position, side="right")
+        at = count_until(self.start, position)
         return at, np.concatenate((position.min(keepdims=True), self.end))
 
     def within(self, begin: Ints, end: Ints) -> Ints:
@@ -85,6 +85,16 @@ class Union:
         begin, end = edges[:-1], edges[1:]
         kept = self.holds(begin) & ~other.holds(begin)
         return union(begin[kept], end[kept])
+
+
+def count_until(ordered: Ints, limit: Ints) -> Ints:
+    """How many of some numbers in order are no larger than each limit. These mostly rise, and then
+    the C++ form takes a fifth of numpy's time."""
+    if compiled.count_until is None or not all(map(is_plain, (ordered, limit))):
+        return np.searchsorted(ordered, limit, side="right")
+    count = np.empty_like(limit)
+    compiled.count_until(ordered, limit, count)
+    return count
 
 
 def union(start: Ints, end: Ints) -> Union:

@@ -239,10 +239,13 @@ def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
     steps = np.flatnonzero(np.bincount(moved.column))
     least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
     kept = ~small | (took >= least)[moved.place]
-    for name in _COLUMNS if not kept.all() else ():
+    if kept.all():
+        return moved
+    rows = np.flatnonzero(kept)
+    for name in _COLUMNS:
         column = getattr(moved, name)
-        column[: kept.sum()] = column[kept]  # a copy of all of them would be large
-    return moved.only(slice(int(kept.sum())))
+        column[: rows.size] = gathered(column, rows)  # a copy of all of them would be large
+    return moved.only(slice(rows.size))
 
 
 def _is_small(moved: DeviceTransfers) -> Mask:

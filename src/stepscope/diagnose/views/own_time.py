@@ -347,7 +347,7 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
         covered = _in_blocking(window, rows, unknown)
         covered[hidden(window, rows, covered)] = np.nan
         waits = np.where(unknown, covered, waits)
-    waits = np.where(gathering(window, rows), np.nan, waits)
+    waits[gathering(window, rows)] = np.nan
     blocked = _blocked(window, rows)
     if blocked is not None:
         for part, begin, end in rows.parts():

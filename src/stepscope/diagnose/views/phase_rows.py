@@ -52,9 +52,12 @@ class PhaseRows:
 
     def parts(self) -> Iterator[tuple[slice, Ints, Ints]]:
         """Parts of the rows, with their begins and ends on the axis."""
-        for first in range(0, self.rank.size, PART):
-            part = slice(first, first + PART)
+        for part in self._slices():
             yield part, self.begin[part], self.begin[part] + self.duration[part]
+
+    def _slices(self) -> Iterator[slice]:
+        """Parts of the rows, whose intermediate results stay in the CPU cache."""
+        return (slice(first, first + PART) for first in range(0, self.rank.size, PART))
 
     def union_of(self, rows: Mask) -> Union:
         """When ranks are in one of the given rows."""
@@ -128,7 +131,10 @@ class PhaseRows:
     @cached_property
     def _counts(self) -> Ints:
         """How many rows each phase has, by its code."""
-        return np.bincount(self.names.codes, minlength=len(self.names.values))
+        count = np.zeros(len(self.names.values), np.int64)
+        for part in self._slices():
+            count += np.bincount(self.names.codes[part], minlength=count.size)
+        return count
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
@@ -156,9 +162,10 @@ class PhaseRows:
         number = {phase: at for at, phase in enumerate(phases)}
         beyond = len(phases)
         place = np.array([*(number.get(name, beyond) for name in self.names.values), beyond])
-        cell = place[self.names.codes]
-        cell *= size
-        cell += self.cell
+        place *= size
+        cell = np.empty(self.rank.size, np.int64)
+        for part in self._slices():
+            np.add(place[self.names.codes[part]], self.cell[part], out=cell[part])
         return cell, size * len(phases)
 
     def _shape(self, phases: Sequence[str]) -> tuple[int, int, int]:
