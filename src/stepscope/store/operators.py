@@ -26,11 +26,12 @@ _KEY = ("rank", "group", "seq", "op", "peer", "match")
 
 def with_peers(table: Table) -> Table:
     """Sets the peer of collectives with an unknown peer to `NO_PEER`."""
-    peers, collective = table.ints("peer"), table.strings("op").equals(*COLLECTIVES)
-    nameless = collective & (peers == UNKNOWN_PEER)
+    nameless = table.numbers("peer") == UNKNOWN_PEER
+    if nameless.any():
+        nameless &= table.strings("op").equals(*COLLECTIVES)
     if not nameless.any():
         return table
-    return table.with_column("peer", np.where(nameless, NO_PEER, peers))
+    return table.with_column("peer", np.where(nameless, NO_PEER, table.ints("peer")))
 
 
 def one_row_each(table: Table) -> Table:

@@ -278,6 +278,8 @@ class _Pairing:
     def __init__(self, places: Places) -> None:
         self.places = places
         self._ends: list[NDArray[Any]] = []
+        self._size: Ints = np.zeros(0, np.int64)
+        self._kind: Small = np.zeros(0, np.int32)
 
     def of(self, comm: Table) -> tuple[Sent, Small]:
         """The sends and receives of a portion, and the place of each pair; -1 if unknown."""
@@ -287,6 +289,12 @@ class _Pairing:
             self._ends, self._sent = ends, Sent.of(comm)
             self._place = self._places_of(comm, self._sent)
         return self._sent, self._place
+
+    def kind_of(self, size: Ints) -> Small:
+        """The size class of each pair."""
+        if not np.array_equal(size, self._size):
+            self._size, self._kind = size, _octave(size)
+        return self._kind
 
     def _holds_for(self, ends: list[NDArray[Any]], seq: Ints) -> bool:
         same = all(np.array_equal(*both) for both in zip(ends, self._ends, strict=True))
@@ -326,15 +334,16 @@ def _sends(pairing: _Pairing, comm: Table, column: Small) -> DeviceTransfers:
     sends, receives = sent.matched
     size, start, end = (comm.ints(name) for name in ("bytes", "start_ns", "end_ns"))
     known, lasted = (size > 0) & _timed(comm), end - start
-    usable = known[sends] & known[receives] & (size[sends] == size[receives])
-    usable &= (column[sends] == column[receives]) & (place >= 0)
-    alone = ~_shares_kernel(comm)
+    sent_in, sent_bytes = column[sends], size[sends]
+    usable = (sent_bytes == size[receives]) & (sent_in == column[receives]) & (place >= 0)
+    if not known.all():
+        usable &= known[sends] & known[receives]
+    shared = _shares_kernel(comm)
+    alone = ~(shared[sends] | shared[receives]) if shared.any() else np.ones(sends.size, np.bool_)
     return DeviceTransfers(
-        pairing.places.known, place, column[sends], size[sends],
-        _octave(size[sends]).astype(np.int32),
+        pairing.places.known, place, sent_in, sent_bytes, pairing.kind_of(sent_bytes),
         np.minimum(lasted[sends], lasted[receives]).astype(np.float64),
-        np.maximum(end[sends], end[receives]),
-        alone[sends] & alone[receives],
+        np.maximum(end[sends], end[receives]), alone,
     ).only(usable)  # fmt: skip
 
 
@@ -342,8 +351,9 @@ def _timed(comm: Table) -> Mask:
     return np.asarray((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
 
 
-def _octave(size_bytes: Ints) -> Floats:
-    return np.asarray(np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE))
+def _octave(size_bytes: Ints) -> Small:
+    octave = np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE)
+    return np.asarray(octave, np.int32)
 
 
 def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
