@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "../src/clocks.hpp"
 #include "../src/gather.hpp"
 #include "../src/intervals.hpp"
 #include "../src/radix.hpp"
@@ -107,6 +108,24 @@ PyObject* counted(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* on_clock(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *times = nullptr, *of_rows = nullptr, *offsets = nullptr, *drifts = nullptr,
+                 *room = nullptr;
+        long long origin = 0;
+        if (!PyArg_ParseTuple(arguments, "OOLOOO", &times, &of_rows, &origin, &offsets, &drifts,
+                              &room))
+            throw Failed{};
+        const Longs time(times), clock(of_rows);
+        const auto offset = read(offsets), drift = read(drifts);
+        if (offset.size != drift.size) throw std::invalid_argument("columns differ in length");
+        const Clocks clocks{origin, static_cast<const double*>(offset.data),
+                            static_cast<const double*>(drift.data), offset.size / sizeof(double)};
+        return checked(PyBool_FromLong(on_one_clock(clocks, time.data, clock.data,
+                                                    same(time, clock), room_for(room, time.size))));
+    });
+}
+
 PyObject* covered_before(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject *starts = nullptr, *ends = nullptr, *sums = nullptr, *places = nullptr,
@@ -124,6 +143,7 @@ PyObject* covered_before(PyObject*, PyObject* arguments) {
 PyMethodDef FUNCTIONS[] = {
     {"stable_order", order_of, METH_VARARGS, nullptr},
     {"merge", merged, METH_VARARGS, nullptr},
+    {"on_one_clock", on_clock, METH_VARARGS, nullptr},
     {"count_until", counted, METH_VARARGS, nullptr},
     {"covered", covered_before, METH_VARARGS, nullptr},
     {"gather", rows_of, METH_VARARGS, nullptr},

@@ -1,5 +1,5 @@
-// Work on columns where they are, without copies: `gather`, `stable_order`, `merge`, `covered` and
-// `count_until` of stepscope._native.
+// Work on columns where they are, without copies: `gather`, `stable_order`, `merge`, `covered`,
+// `count_until` and `on_one_clock` of stepscope._native.
 #pragma once
 
 #include "python.hpp"

@@ -358,3 +358,20 @@ def count_until(ordered: Any, limit: Any, room: Any, /) -> None:
     Raises:
         ValueError: it is not as much room.
     """
+
+def on_one_clock(time: Any, clock: Any, origin: int, offset: Any, drift: Any, room: Any, /) -> bool:
+    """The times less what their clocks are ahead, where there is room.
+
+    Returns whether all clocks are known; otherwise the room may hold anything.
+
+    Args:
+        time: int64, contiguous; the smallest one is no time, and stays.
+        clock: the number of each row's clock, likewise; times of those below 0 stay.
+        origin: the time at which a clock is as far ahead as its
+        offset: float64, contiguous, and
+        drift: by how much that changes per unit of time; likewise.
+        room: as many int64 as times, contiguous; it may be the times themselves.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
+    """

@@ -32,6 +32,7 @@ from stepscope.window import (
     ranges,
     runs,
     stable_order,
+    taken,
 )
 
 LEAST_BYTES = 1 << 20
@@ -272,6 +273,10 @@ def _portions(column: Small) -> Iterator[Ints]:
             yield ranges(begins[some], lengths[some])
 
 
+_MATCHED = ("group", "op", "rank", "start_ns", "end_ns", "bytes")
+"""What is looked at of matched operators."""
+
+
 class _Pairing:
     """Finds the receives and the places of sends: mostly they are the same in each step."""
 
@@ -360,7 +365,9 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     matched = match(comm)
     if not matched.order.size:
         return
-    table, begins = matched.table.take(matched.order), matched.bounds[:-1]
+    # from columns that are taken already, some of them to match by
+    table = Table({name: taken(matched.table.columns[name], matched.order) for name in _MATCHED})
+    begins = matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = column[matched.order]
     known = _timed(table) & (size > 0)

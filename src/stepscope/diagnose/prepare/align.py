@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric import compiled, stats
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
@@ -32,6 +32,7 @@ from stepscope.diagnose.prepare.shared_collectives import (
 from stepscope.diagnose.shown import ClockFit
 from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
+from stepscope.window.compiled import is_plain
 
 LEAST_SHARED = 5
 """Fewer shared collectives give no usable offset, unless they agree. Our simulator."""
@@ -227,9 +228,9 @@ def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line], in_place: b
     moved = {name: _room_for(times, in_place) for name, times in before.items()}
     ahead = _Ahead.of(lines, len(clocks.names))
     for rows, part in table.parts():
-        own = ahead.of_rows(clocks.of_rows(part))
+        clock = clocks.of_rows(part)
         # all at once: two columns may be one array
-        after = {name: own.taken_off(times[rows]) for name, times in before.items()}
+        after = {name: ahead.taken_off(times[rows], clock) for name, times in before.items()}
         for name, times in after.items():
             moved[name][rows] = times
     return Table({**table.columns, **moved})
@@ -257,29 +258,24 @@ class _Ahead:
         pieces = {at: line for at, line in lines.items() if len(line.starts_ns) > 1}
         return cls(lines[0].origin_ns, offset, drift, pieces)
 
-    def of_rows(self, clock: Ints) -> _AheadOfRows:
-        """The same of rows by their clocks."""
-        return _AheadOfRows(self, clock, self.offset_ns[clock], self.drift[clock])
-
-
-@dataclass(frozen=True)
-class _AheadOfRows:
-    """How far the clocks of some rows are ahead: looked up once for all their times."""
-
-    clocks: _Ahead
-    clock: Ints
-    offset_ns: Floats
-    drift: Floats
-
-    def taken_off(self, times: Ints) -> Ints:
+    def taken_off(self, times: Ints, clock: Ints) -> Ints:
         """The times on the reference clock; NULL and times of unknown clocks do not change."""
-        ahead = (times - self.clocks.origin_ns).astype(np.float64)
-        ahead *= self.drift
-        ahead += self.offset_ns
-        moved = times - np.rint(ahead, out=ahead).astype(np.int64)
-        if self.clock.min() < 0 or times.min() == NULL:
-            moved = np.where((self.clock >= 0) & (times != NULL), moved, times)
-        for at, line in self.clocks.pieces.items():
-            rows = (self.clock == at) & (times != NULL)
+        moved = self._by_first_pieces(times, clock)
+        for at, line in self.pieces.items():
+            rows = (clock == at) & (times != NULL)
             moved[rows] = times[rows] - line.at(times[rows])
+        return moved
+
+    def _by_first_pieces(self, times: Ints, clock: Ints) -> Ints:
+        if compiled.on_one_clock is not None and is_plain(times) and is_plain(clock):
+            moved = np.empty_like(times)
+            line = self.origin_ns, self.offset_ns, self.drift
+            if compiled.on_one_clock(times, clock, *line, moved):
+                return moved
+        ahead = (times - self.origin_ns).astype(np.float64)
+        ahead *= self.drift[clock]
+        ahead += self.offset_ns[clock]
+        moved = times - np.rint(ahead, out=ahead).astype(np.int64)
+        if clock.min() < 0 or times.min() == NULL:
+            moved = np.where((clock >= 0) & (times != NULL), moved, times)
         return moved
