@@ -112,7 +112,9 @@ class _Suspect:
         """Which of the sets of several hosts, `[set, host]`, it explains."""
         if self.host:
             return np.asarray(member[:, at[self.host]])
-        within = [member[:, [at[name] for name in part]].any(axis=1) for part in self.parts]
+        within = [member[:, at[next(iter(part))]] if len(part) == 1
+                  else member[:, [at[name] for name in part]].any(axis=1)
+                  for part in self.parts]  # fmt: skip
         return np.asarray(np.sum(within, axis=0) > 1)
 
 

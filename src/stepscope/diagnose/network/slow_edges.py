@@ -124,7 +124,8 @@ def _held_up(
     worst = np.full(shape[0] * shape[1], -np.inf)
     any_slow: Mask = np.zeros(shape, np.bool_)
     cell = single.place * np.int64(shape[1]) + single.column  # at one index it is fast
-    np.maximum.at(worst, cell, single.taken_ns * (1 - 1 / times))
+    with np.errstate(invalid="ignore"):  # what is usual may be unknown
+        np.maximum.at(worst, cell, single.taken_ns * (1 - 1 / times))
     worst = worst.reshape(shape)
     worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
