@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "../src/scanner.hpp"
+#include "columns.hpp"
 #include "compression.hpp"
 #include "distances.hpp"
 #include "encoding.hpp"
@@ -273,7 +274,7 @@ int fill(PyObject* module) {
     Py_DECREF(type);
     if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
     if (add_distances(module) < 0 || add_levels(module) < 0) return -1;
-    if (add_passes(module) < 0) return -1;
+    if (add_passes(module) < 0 || add_columns(module) < 0) return -1;
     return add_patterns(module);
 }
 

@@ -1,4 +1,7 @@
-"""The hot loops, in C++: `native/`. Bytes in, bytes out; numpy is left to the callers."""
+"""The hot loops, in C++: `native/`. Bytes in, bytes out; numpy is left to the callers. Only what
+works on whole columns takes arrays, as anything else with a buffer."""
+
+from typing import Any
 
 LONGEST_EVENT_BYTES: int
 MOST_EVENTS: int
@@ -288,4 +291,87 @@ def unlike(values: bytes, peers: bytes, limit: float, /) -> bytes:
 
     Raises:
         ValueError: they are not three coordinates each.
+    """
+
+def gather(column: Any, width: int, rows: Any, room: Any, /) -> bool:
+    """Copies rows of a column to where there is room; rows that lie together at once.
+
+    Returns whether all rows exist; otherwise the room may hold anything.
+
+    Args:
+        column: a contiguous array, of one dimension,
+        width: whose items have so many bytes: 1, 2, 4 or 8.
+        rows: int64, contiguous; from 0.
+        room: likewise, as many items as rows.
+
+    Raises:
+        ValueError: it is not as much room.
+    """
+
+def stable_order(values: Any, room: Any, /) -> bool:
+    """The stable order of numbers, where there is room.
+
+    Returns whether all are from 0 to 2^32 - 1; otherwise the room may hold anything.
+
+    Args:
+        values: int64, contiguous.
+        room: likewise, as many.
+
+    Raises:
+        ValueError: it is not as much room.
+    """
+
+def merge(start: Any, end: Any, merged_start: Any, merged_end: Any, /) -> int:
+    """Merges intervals that touch or overlap, without empty ones, to where there is room.
+
+    Returns how many they become; -1 if they are not in order of their starts.
+
+    Args:
+        start, end: int64, contiguous.
+        merged_start, merged_end: likewise, as many.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
+    """
+
+def covered(start: Any, end: Any, before: Any, position: Any, room: Any, /) -> None:
+    """The covered length left of each position, where there is room.
+
+    Args:
+        start, end: of disjoint intervals in order; int64, contiguous.
+        before: the covered length left of each of them; likewise.
+        position: likewise; if these rise it is fastest.
+        room: likewise, as many as positions.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
+    """
+
+def count_until(ordered: Any, limit: Any, room: Any, /) -> None:
+    """How many numbers are no larger than each limit, where there is room.
+
+    Args:
+        ordered: int64, contiguous, never falling.
+        limit: likewise, in any order; if they rise it is fastest.
+        room: likewise, as many as limits.
+
+    Raises:
+        ValueError: it is not as much room.
+    """
+
+def on_one_clock(time: Any, clock: Any, origin: int, offset: Any, drift: Any, room: Any, /) -> bool:
+    """The times less what their clocks are ahead, where there is room.
+
+    Returns whether all clocks are known; otherwise the room may hold anything.
+
+    Args:
+        time: int64, contiguous; the smallest one is no time, and stays.
+        clock: the number of each row's clock, likewise; times of those below 0 stay.
+        origin: the time at which a clock is as far ahead as its
+        offset: float64, contiguous, and
+        drift: by how much that changes per unit of time; likewise.
+        room: as many int64 as times, contiguous; it may be the times themselves.
+
+    Raises:
+        ValueError: columns differ in length, or it is not as much room.
     """

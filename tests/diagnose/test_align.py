@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.diagnose.prepare.align import TIGHT, _quarter, align
+from stepscope.diagnose.numeric import compiled
+from stepscope.diagnose.prepare.align import TIGHT, _Ahead, _quarter, align
+from stepscope.diagnose.prepare.clocks import Line
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Table, Window
@@ -164,3 +166,22 @@ def test_the_shortest_quarter_is_the_one_below_the_quantile(moved: list[int]) ->
     times = np.array(moved, np.int64)
     below = times <= np.quantile(times, TIGHT)
     assert (times <= _quarter(times)).tolist() == below.tolist()
+
+
+@pytest.mark.skipif(compiled.on_one_clock is None, reason="not compiled")
+@pytest.mark.parametrize("apart_ns", [2.0, 1e3, 1e9, 3e15, 1e18])
+def test_both_forms_put_times_on_one_clock(
+    apart_ns: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(int(apart_ns))
+    offsets = np.round(random.normal(0, apart_ns, 9) * 2) / 2  # halves round to even
+    lines = {at: Line(np.array([START]), offsets[at : at + 1], drift, START)
+             for at, drift in enumerate(random.normal(0, 1e-6, 9) * (apart_ns > 2))}  # fmt: skip
+    ahead = _Ahead.of(lines, len(lines))
+    times = START + random.integers(0, 10**12, 5000)
+    times[random.integers(0, 5000, 50)] = NULL
+    clock = random.integers(-1, 9, 5000)
+    at_once = ahead.taken_off(times, clock)
+    assert (at_once != times).any()
+    monkeypatch.setattr(compiled, "on_one_clock", None)
+    assert (at_once == ahead.taken_off(times, clock)).all()

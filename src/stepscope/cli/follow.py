@@ -7,23 +7,15 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from stepscope.cli import terminal
-from stepscope.cli.output import print_json, write_html
+from stepscope.cli.output import write_html
 from stepscope.cli.sources import Recording, open_source
 from stepscope.cli.topology import Placed
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import SourceError, StoreError, UsageError
-from stepscope.report.json import to_json
-from stepscope.report.series import buckets, sparkline
-from stepscope.report.text import headline_style, render_headline, to_ascii
 
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
@@ -156,14 +148,6 @@ class Watch:
                 logger.warning("%s", " ".join(problem.split()))
 
 
-class Screen(Protocol):
-    """Shows the successive diagnoses of a followed job."""
-
-    def show(self, diagnosis: Diagnosis) -> None: ...
-
-    def close(self, last: Diagnosis) -> None: ...
-
-
 def follow_job(
     source: str, interval: float, as_json: bool, html: Path | None,
     announcer: Announcer | None = None, topology: Path | None = None,
@@ -175,6 +159,7 @@ def follow_job(
         UsageError: the source does not grow.
         KeyboardInterrupt: Ctrl-C before the first diagnosis.
     """
+    from stepscope.cli.screens import screen_for
     from stepscope.memory import keep_freed_memory
     from stepscope.store.history import History
 
@@ -184,7 +169,7 @@ def follow_job(
         raise UsageError(f"{source} is a finished recording; leave out --follow")
     with terminal.progress(f"reading {source}"):
         last = first = watch.look()
-    screen = _screen(source, as_json)
+    screen = screen_for(source, as_json)
     try:
         for last in itertools.chain((first,), changes(watch, interval, first)):
             screen.show(last)
@@ -242,75 +227,3 @@ def changes(
         if new is not last:
             last = new
             yield new
-
-
-def _screen(source: str, as_json: bool) -> Screen:
-    if as_json:
-        return JsonLines()
-    return LiveView(source) if terminal.is_terminal() else Lines()
-
-
-class JsonLines:
-    """Prints one JSON object per line whenever the diagnosis changes."""
-
-    def __init__(self) -> None:
-        self._last: object = None
-
-    def show(self, diagnosis: Diagnosis) -> None:
-        content = {**to_json(diagnosis), "cost": None}
-        if content != self._last:
-            self._last = content
-            print_json(diagnosis)
-
-    def close(self, last: Diagnosis) -> None:
-        """Nothing to do."""
-
-
-class Lines:
-    """Prints time and headline whenever the culprits change, and the report at the end."""
-
-    def __init__(self) -> None:
-        self._last: object = None
-
-    def show(self, diagnosis: Diagnosis) -> None:
-        culprits = (diagnosis.state, [identity(v) for v in diagnosis.verdicts])
-        if culprits != self._last:
-            self._last = culprits
-            now = datetime.now(timezone.utc).strftime("%H:%M:%S UTC")
-            print(f"{now}  {encodable(render_headline(diagnosis))}", flush=True)
-
-    def close(self, last: Diagnosis) -> None:
-        terminal.print_report(last)
-
-
-def identity(verdict: object) -> tuple[object, ...]:
-    """What identifies a verdict across diagnoses; its numbers may drift."""
-    keys = ("kind", "cause", "ranks", "hosts", "group", "phase")
-    return tuple(getattr(verdict, key) for key in keys)
-
-
-def encodable(text: str) -> str:
-    return text if terminal.knows_unicode() else to_ascii(text)
-
-
-class LiveView:
-    """Redraws headline and step times in place; prints the report at the end."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._live = Live(console=Console(), auto_refresh=False, transient=True)
-        self._live.start()
-
-    def show(self, diagnosis: Diagnosis) -> None:
-        now = datetime.now(timezone.utc).strftime("%H:%M:%S UTC")
-        points = buckets(diagnosis.series, self._live.console.width - 1)
-        lines = (
-            Text(render_headline(diagnosis), style=headline_style(diagnosis)),
-            Text(encodable(sparkline(points)), no_wrap=True),
-            Text(f"last change at {now}; following {self._source}, Ctrl-C to stop", style="dim"),
-        )
-        self._live.update(Group(*lines), refresh=True)
-
-    def close(self, last: Diagnosis) -> None:
-        self._live.stop()
-        terminal.print_report(last)

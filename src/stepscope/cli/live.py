@@ -25,8 +25,9 @@ from rich.text import Text
 
 from stepscope.cli import terminal
 from stepscope.cli.exits import print_fault, print_stderr
-from stepscope.cli.follow import Watch, encodable, identity, import_diagnosis
+from stepscope.cli.follow import Watch, import_diagnosis
 from stepscope.cli.output import write_html
+from stepscope.cli.screens import encodable, identity
 from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.errors import StepscopeError

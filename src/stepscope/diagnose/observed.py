@@ -21,7 +21,7 @@ from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
-from stepscope.diagnose.views.cycle import Cycle, exchanged, find_cycle
+from stepscope.diagnose.views.cycle import Cycle, find_cycle
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.patterns import Patterns, read_patterns
@@ -120,7 +120,8 @@ class Observed:
         apart = sum((np.nan_to_num(own) for own in loading), np.zeros(self.total.shape))
         apart = apart if self.pauses is None else apart + self.pauses
         least = np.fmin.reduce(self.total - apart, axis=0, initial=np.nan)
-        least = least + np.nan_to_num(exchanged(self.window, self.line))
+        if self.own.exchanged_ns is not None:
+            least = least + np.nan_to_num(self.own.exchanged_ns)
         return find_cycle(least, self.line.steps, self.line.warm_up)
 
     @cached_property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stepscope.store.operators import one_row_each, with_peers
 from stepscope.store.order import in_order
+from stepscope.store.raw import filled, numbers
 from stepscope.trace import TABLES, UNKNOWN_PEER
 from stepscope.window import NULL, Column, Strings, Table
 
@@ -121,10 +122,8 @@ class _Gathered:
         if self._kinds[name] == "str":
             return self._codes(name, chunk)
         if chunk.null_count:
-            wide = chunk.cast(pa.int64()) if pa.types.is_integer(chunk.type) else chunk
-            chunk = wide.fill_null(_null(name, self._kinds[name]))
-        values: NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
-        return values
+            return filled(chunk, _null(name, self._kinds[name]), self._arrays[name].dtype)
+        return numbers(chunk)
 
     def _codes(self, name: str, chunk: Any) -> NDArray[Any]:
         """Codes in this column's dictionary; other programs' dictionaries may have duplicates."""
@@ -133,9 +132,11 @@ class _Gathered:
                 for word in chunk.dictionary.to_pylist()]  # fmt: skip
         # the last one is for null, whose code is -1
         codes = np.array([*here, -1], np.int32)
-        indices = chunk.indices.fill_null(-1) if chunk.null_count else chunk.indices
-        found: NDArray[Any] = codes[indices.to_numpy(zero_copy_only=False)]
-        return found
+        found = numbers(chunk.indices)
+        if chunk.null_count:
+            found = filled(chunk.indices, -1, codes.dtype)
+        # mostly pieces have the same dictionary, in the same order
+        return found if here == [*range(len(here))] else codes[found]
 
 
 def _empty(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:

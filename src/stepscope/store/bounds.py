@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepscope.errors import FormatError
+from stepscope.store.raw import numbers
 from stepscope.trace import Job
 
 MOST_RANKS = 1 << 18
@@ -29,9 +29,10 @@ def within(rows: pa.Table) -> tuple[pa.Table, int]:
     """The rows of possible ranks, and how many were left out."""
     if "rank" not in rows.column_names or not rows.num_rows:
         return rows, 0
-    highest = pc.max(rows["rank"]).as_py()
-    if highest is None or highest < MOST_RANKS:
+    if all(numbers(chunk).max(initial=0) < MOST_RANKS for chunk in rows["rank"].chunks):
         return rows, 0
+    import pyarrow.compute as pc
+
     ranks: Any = rows["rank"]
     possible: Any = pc.less(ranks, pa.scalar(MOST_RANKS))
     kept = rows.filter(pc.fill_null(possible, True))

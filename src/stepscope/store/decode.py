@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepscope.errors import FormatError
@@ -165,6 +164,8 @@ def _whole(column: Any) -> Any:
     if pa.types.is_duration(column.type):
         return column.cast(pa.duration("ns")).cast(pa.int64())
     if pa.types.is_floating(column.type):
+        import pyarrow.compute as pc
+
         column = pc.if_else(pc.is_nan(column), None, column)
         largest = pc.max(pc.abs(column)).as_py()
         if largest is not None and largest > _LARGEST_EXACT_FLOAT:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepscope.store.layout import (
     GROWS_S,
@@ -58,6 +57,8 @@ class Beginning:
 
     def kept(self, table: str, piece: pa.Table) -> pa.Table:
         """The rows of one file that are recent enough to keep."""
+        import pyarrow.compute as pc
+
         keep: Any = pc.greater_equal(piece[TABLES[table].time], pa.scalar(self.time_ns, pa.int64()))
         keep = keep.fill_null(True)
         if self.cut_steps and "step" in piece.column_names:

@@ -26,11 +26,12 @@ _KEY = ("rank", "group", "seq", "op", "peer", "match")
 
 def with_peers(table: Table) -> Table:
     """Sets the peer of collectives with an unknown peer to `NO_PEER`."""
-    peers, collective = table.ints("peer"), table.strings("op").equals(*COLLECTIVES)
-    nameless = collective & (peers == UNKNOWN_PEER)
+    nameless = table.numbers("peer") == UNKNOWN_PEER
+    if nameless.any():
+        nameless &= table.strings("op").equals(*COLLECTIVES)
     if not nameless.any():
         return table
-    return table.with_column("peer", np.where(nameless, NO_PEER, peers))
+    return table.with_column("peer", np.where(nameless, NO_PEER, table.ints("peer")))
 
 
 def one_row_each(table: Table) -> Table:
@@ -46,7 +47,7 @@ def one_row_each(table: Table) -> Table:
 def _suspects(table: Table) -> Rows:
     """Rows whose key another row seems to have: almost always none."""
     found = [part.start + _repeated(table.part(part.start, part.stop))
-             for part in by_rank(table.ints("rank"))]  # fmt: skip
+             for part in by_rank(table.numbers("rank"))]  # fmt: skip
     return np.concatenate([np.empty(0, np.intp), *found])
 
 

@@ -24,23 +24,27 @@ _MOST = np.iinfo(np.int64).max
 
 def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
     """The columns sorted by rank and time; the sort is stable."""
-    ranks, times = _numbers(columns["rank"]), _numbers(columns[time])
+    ranks, times = columns["rank"], columns[time]
+    assert isinstance(ranks, np.ndarray) and isinstance(times, np.ndarray), "they are numbers"
     orders = [(part, order) for part in by_rank(ranks)
-              if (order := _order(ranks[part], times[part])) is not None]  # fmt: skip
+              if (order := _order(_wide(ranks[part]), _wide(times[part]))) is not None]  # fmt: skip
     return {name: _moved(column, orders) for name, column in columns.items()} if orders else columns
 
 
-def by_rank(ranks: Ints) -> Iterator[slice]:
+def by_rank(ranks: NDArray[Any]) -> Iterator[slice]:
     """Parts of adjacent rows; all ranks in a part are lower than those in later parts."""
     if not ranks.size:
         return
     begins = np.arange(0, ranks.size, PIECE)
-    highest = np.maximum.accumulate(np.maximum.reduceat(ranks, begins))
-    lowest = np.minimum.accumulate(np.minimum.reduceat(ranks, begins)[::-1])[::-1]
+    highest = np.maximum.accumulate(_wide(np.maximum.reduceat(ranks, begins)))
+    lowest = np.minimum.accumulate(_wide(np.minimum.reduceat(ranks, begins)[::-1]))[::-1]
     around = zip(begins[1:].tolist(), highest.tolist(), [*lowest[2:].tolist(), _MOST], strict=False)
     first, wanted = 0, BLOCK
     for begin, before, after in around:
-        if begin >= wanted and (cuts := _cuts(ranks[begin : begin + PIECE], before, after)).size:
+        if (
+            begin >= wanted
+            and (cuts := _cuts(_wide(ranks[begin : begin + PIECE]), before, after)).size
+        ):
             yield slice(first, begin + int(cuts[0]))
             first = begin + int(cuts[0])
             wanted = (first // BLOCK + 1) * BLOCK
@@ -64,8 +68,10 @@ def _order(ranks: Ints, times: Ints) -> Rows | None:
     if span * (last - first + 1) >= 2**63:
         return np.lexsort((times, ranks))
     order = stable_order(ranks - first)
-    # files are written nearly in order of time, so a sort that detects runs is fast
     place = (ranks[order] - first) * span + (times[order] - lowest)
+    if (place[1:] >= place[:-1]).all():
+        return order
+    # files are written nearly in order of time, so a sort that detects runs is fast
     return order[np.argsort(place, kind="stable")]
 
 
@@ -88,6 +94,6 @@ def _in_place(values: NDArray[Any], orders: list[tuple[slice, Rows]]) -> NDArray
     return values
 
 
-def _numbers(column: Column) -> Ints:
-    assert isinstance(column, np.ndarray), "ranks and times are numbers"
-    return column.astype(np.int64, copy=False)
+def _wide(values: NDArray[Any]) -> Ints:
+    """Numbers with room for arithmetic; of a few rows at a time, because wide columns are large."""
+    return values.astype(np.int64, copy=False)

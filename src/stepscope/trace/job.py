@@ -75,10 +75,16 @@ class Job:
         return self._group_by_id.get(id)
 
     def groups_of_kind(self, *kinds: str) -> tuple[ProcessGroup, ...]:
-        return tuple(group for group in self.groups if group.kind in kinds)
+        if kinds not in self._of_kinds:
+            self._of_kinds[kinds] = tuple(one for one in self.groups if one.kind in kinds)
+        return self._of_kinds[kinds]
 
     def host_of(self, rank: int) -> str | None:
         return self._host_by_rank.get(rank)
+
+    @cached_property
+    def _of_kinds(self) -> dict[tuple[str, ...], tuple[ProcessGroup, ...]]:
+        return {}
 
     @cached_property
     def _group_by_id(self) -> Mapping[str, ProcessGroup]:

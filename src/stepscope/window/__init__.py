@@ -3,8 +3,17 @@
 `table` has the columns, `numbering` numbers equal rows, `intervals` computes covered time.
 """
 
-from stepscope.window.intervals import Union, union
-from stepscope.window.numbering import first_rows, numbered, occurrence, ordered, stable_order
+from stepscope.window.gathering import gathered
+from stepscope.window.intervals import Union, count_until, union
+from stepscope.window.numbering import (
+    first_rows,
+    numbered,
+    occurrence,
+    ordered,
+    ranges,
+    runs,
+    stable_order,
+)
 from stepscope.window.table import (
     NULL,
     PART,
@@ -33,12 +42,16 @@ __all__ = [
     "Table",
     "Union",
     "Window",
+    "count_until",
     "distinct",
     "first_rows",
+    "gathered",
     "joined",
     "numbered",
     "occurrence",
     "ordered",
+    "ranges",
+    "runs",
     "stable_order",
     "taken",
     "union",

@@ -38,8 +38,10 @@ def receives_known(job: Observed) -> bool:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("end_ns"):
         return True
-    ends = comm.ints("end_ns")[comm.strings("op").equals("Recv")]
-    return bool((ends != NULL).mean() >= CONNECTED) if ends.size else True
+    receives = comm.strings("op").equals("Recv")
+    count = int(np.count_nonzero(receives))
+    ended = int(np.count_nonzero(receives & (comm.ints("end_ns") != NULL)))
+    return ended / count >= CONNECTED if count else True
 
 
 def peers_known(job: Observed) -> bool:

@@ -32,7 +32,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE
 from stepscope.diagnose.words.advice import list_ranks
-from stepscope.window import Floats, Ints, Mask, stable_order
+from stepscope.window import Floats, Ints, Mask, gathered, stable_order
 
 FEW_STEPS = 20
 """In more steps `slow_link` sees what is worth a verdict. As many as L2 needs. Our choice."""
@@ -64,7 +64,7 @@ class BriefLinks:
         if moved is None:
             return
         large = moved.unsized | (moved.size_bytes >= LEAST_BYTES)
-        seen = _compared(job, moved.only(moved.alone & large))
+        seen = _compared(job, moved, moved.alone & large)
         blamed = _blamed(hosts, seen)
         if blamed is None or _has_culprit(job, so_far, blamed.host) or slow_links(job, {}):
             return
@@ -112,15 +112,17 @@ class _Suspect:
         """Which of the sets of several hosts, `[set, host]`, it explains."""
         if self.host:
             return np.asarray(member[:, at[self.host]])
-        within = [member[:, [at[name] for name in part]].any(axis=1) for part in self.parts]
+        within = [member[:, at[next(iter(part))]] if len(part) == 1
+                  else member[:, [at[name] for name in part]].any(axis=1)
+                  for part in self.parts]  # fmt: skip
         return np.asarray(np.sum(within, axis=0) > 1)
 
 
-def _compared(job: Observed, moved: DeviceTransfers) -> list[_Seen]:
+def _compared(job: Observed, moved: DeviceTransfers, chosen: Mask) -> list[_Seen]:
     """All that can be compared: what moves between several hosts, as elsewhere."""
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
     alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
-    for place, kind, usual_ns, count in _by_place(moved):
+    for place, kind, usual_ns, count in _by_place(moved, chosen):
         hosts = frozenset(job.window.host_of(rank) or "" for rank in place.members)
         if count >= LEAST and len(hosts) > 1 and "" not in hosts:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
@@ -129,11 +131,13 @@ def _compared(job: Observed, moved: DeviceTransfers) -> list[_Seen]:
     return [one for same in alike.values() if len(same) > 1 for one in _against_equals(same)]
 
 
-def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]:
+def _by_place(
+    moved: DeviceTransfers, chosen: Mask
+) -> Iterator[tuple[Place, int, float, int]]:  # fmt: skip
     """Each place and kind of its transfers, how long the faster ones take, and their number; a few
     places at a time, which needs a tenth of the memory."""
     for first in range(0, len(moved.places), AT_ONCE):
-        here = (moved.place >= first) & (moved.place < first + AT_ONCE)
+        here = chosen & (moved.place >= first) & (moved.place < first + AT_ONCE)
         if here.any():
             yield from _by_some_place(moved, np.flatnonzero(here))
 
@@ -141,12 +145,12 @@ def _by_place(moved: DeviceTransfers) -> Iterator[tuple[Place, int, float, int]]
 def _by_some_place(
     moved: DeviceTransfers, here: Ints
 ) -> Iterator[tuple[Place, int, float, int]]:  # fmt: skip
-    place, kind = moved.place[here], moved.kind[here]
+    place, kind = gathered(moved.place, here), gathered(moved.kind, here)
     key = place * np.int64(kind.max(initial=0) + 1) + kind
     order = stable_order(key)
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     first, counts = order[begins], np.diff(begins, append=order.size)
-    fast = _fast(moved.transfer_ns[here[order]], begins, counts)
+    fast = _fast(gathered(moved.transfer_ns, here)[order], begins, counts)
     columns = (place[first], kind[first], fast, counts)
     for at, of_kind, took, count in zip(*(one.tolist() for one in columns), strict=True):
         yield moved.places[at], of_kind, took, count

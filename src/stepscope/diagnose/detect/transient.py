@@ -29,7 +29,7 @@ from stepscope.diagnose.detect.long_stalls import SEVERAL, longer, without_suspe
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask, distinct
 
 SPIKE_Z = 5.0
 """Times the noise of a single step. Of Gaussian noise 3 in 10 million values reach as far.
@@ -206,6 +206,13 @@ class _Spikes:
         """`[rank, step]`: what is too large to be the echo of another rank's spike."""
         return np.asarray(self.excess_ns >= ECHO * self._worst_ns)
 
+    def among(self, units: Sequence[Ints]) -> list[Ints]:
+        """The units of which any rank has spikes; all are looked at at once, as there are tens of
+        thousands."""
+        of_unit = np.repeat(np.arange(len(units)), [*map(len, units)])
+        rows = np.concatenate([*units, np.zeros(0, np.int64)])
+        return [units[at] for at in distinct(of_unit[self.rows[rows]]).tolist()]
+
     def of_unit(self, unit: Ints) -> Mask:
         """The steps in which most of these ranks have a spike that is no echo of others."""
         hit = self.hit[unit]
@@ -270,7 +277,7 @@ def _too_often(
 
     The worst unit is judged first; the rate for the next is that of the remaining units.
     """
-    spiking = [unit for unit in units if spikes.rows[unit].any()]
+    spiking = spikes.among(units)
     events = _Events.of(series.begins_ns, [spikes.of_unit(unit) for unit in spiking])
     left, found = np.ones(len(spiking), np.bool_), dict[int, Ints]()
     for done, at in enumerate(np.argsort(-events.own, kind="stable").tolist()):
@@ -388,7 +395,7 @@ def _far_longer(
 
     Chance is that of any unit, so that only phases are tested separately.
     """
-    spiking = [unit for unit in units if spikes.rows[unit].any()]
+    spiking = spikes.among(units)
     hits = [spikes.of_unit(unit) for unit in spiking]
     lengths = [_lengths_ns(series, hit, spikes.excess_ns[unit].max(axis=0))
                for unit, hit in zip(spiking, hits, strict=True)]  # fmt: skip

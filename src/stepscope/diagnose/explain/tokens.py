@@ -309,7 +309,9 @@ def _inner_rows(job: Observed) -> Table | None:
 def _passes(job: Observed) -> list[str]:
     """Phases within which experts run: passes under names of somebody else. They have the experts'
     excess and waiting for experts in them, and show nothing of the rest."""
-    rows = phase_rows(job.window, job.line)
+    phases = job.window.table("phases")
+    known = phases is not None and any(map(_of_experts, phases.strings("phase").values))
+    rows = phase_rows(job.window, job.line) if known else None
     if rows is None:
         return []
     experts = rows.names.equals(*filter(_of_experts, rows.names.values))

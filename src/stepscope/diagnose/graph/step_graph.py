@@ -28,7 +28,7 @@ from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.diagnose.views.awaited import awaited_since, order_known
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
+from stepscope.window import NULL, Ints, Mask, Table, Window, count_until, stable_order
 
 MOST_ROWS = 700_000
 """Rows of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four ranks."""
@@ -252,10 +252,10 @@ def _as_waited_for(window: Window, lanes: Lanes, lane: Ints, arrive: Ints, end: 
     place = axis.at(at, done)
     order = np.argsort(place, kind="stable")
     place, done, waited, at = place[order], done[order], waited[order], at[order]
-    ends = np.sort(axis.at(lane, end))
-    after = place + AT_ONCE_NS
-    timely = np.searchsorted(ends, place - AT_ONCE_NS) < np.searchsorted(ends, after, side="right")
-    last = np.maximum(np.searchsorted(place, axis.at(lane, end)) - 1, 0)
+    ended = axis.at(lane, end)
+    ends, after = np.sort(ended), place + AT_ONCE_NS
+    timely = count_until(ends, place - AT_ONCE_NS - 1) < count_until(ends, after)
+    last = np.maximum(count_until(place, ended - 1) - 1, 0)
     late = (at[last] == lane) & (arrive < done[last]) & ~timely[last]
     late &= (end > done[last]) & (end - done[last] <= NOTED_LATE * waited[last])
     return np.where(late, done[last], end)
@@ -307,7 +307,7 @@ class _Gates:
     def _latest(
         self, ends: Ints, rows: Ints, lane: Ints, place: Ints, called_ns: Ints, until_ns: Ints
     ) -> tuple[Ints, Ints]:
-        at = np.searchsorted(ends, place, side="right") - 1
+        at = count_until(ends, place) - 1
         if not rows.size:
             return np.full(lane.size, BEGIN), place
         unsettled = np.flatnonzero(at >= 0)

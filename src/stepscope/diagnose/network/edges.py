@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,6 +77,7 @@ class Places:
 
     def __init__(self, window: Window, names: Sequence[str]) -> None:
         self.known: list[Place] = []
+        self._members: list[int] = []
         self._number: dict[tuple[int, int, int], int] = {}
         self._groups = {group.id: _Group(group) for group in window.groups}
         self._names = names
@@ -88,6 +90,11 @@ class Places:
         first = first_rows(same)
         each = (column[first].tolist() for column in (ends.group, ends.source, ends.target))
         return np.array([*map(self._numbered, *each)], np.int64)[same]
+
+    def members_of(self, number: Ints) -> Ints:
+        """How many members each of some places has."""
+        self._members += [len(one.members) for one in self.known[len(self._members) :]]
+        return np.array(self._members, np.int64)[number]
 
     def _numbered(self, group: int, source: int, target: int) -> int:
         key = (group, source, target)
@@ -131,19 +138,20 @@ def _place(where: _Location, group: _Group | None, ends: Sequence[int]) -> Place
     members = tuple(ends) if pair or group is None else group.group.ranks
     if group is None or not members or not group.members.issuperset(members):
         return Place("", "", (), ())
-    hosts: dict[str | None, int] = {}
-    layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
-    stages = tuple(where.stage.get(rank, 0) for rank in members)
+    # lists: there are tens of thousands of places, and generators take twice as long
+    layout, per_host = _layout([where.host.get(rank) for rank in members])
+    stages = tuple([where.stage.get(rank, 0) for rank in members])
     kind, first, whole = group.group.kind, group.first, group.relative
-    part, per_host = tuple(rank - first for rank in members), tuple(sorted(_counts(layout, hosts)))
+    part = tuple([rank - first for rank in members])
     apart = (kind, whole, members[-1] - members[0], layout)
     return Place(group.group.id, kind, members, (kind, whole, part, layout, stages),
                  pair, ("" if pair else kind, per_host), apart)  # fmt: skip
 
 
-def _counts(layout: Sequence[int], hosts: Sized) -> list[int]:
-    """How many members are on each host."""
-    counts = [0] * len(hosts)
-    for host in layout:
-        counts[host] += 1
-    return counts
+def _layout(hosts: Sequence[str | None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The hosts of members, numbered as they are met, and how many members these have, in order."""
+    if len(hosts) == 2:  # nearly all places are pairs
+        return ((0, 0), (2,)) if hosts[0] == hosts[1] else ((0, 1), (1, 1))
+    number: dict[str | None, int] = {}
+    layout = tuple([number.setdefault(host, len(number)) for host in hosts])
+    return layout, tuple(sorted(Counter(layout).values()))

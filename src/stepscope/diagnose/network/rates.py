@@ -21,7 +21,19 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match
 from stepscope.diagnose.thresholds import LEAST_COST
-from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, stable_order
+from stepscope.window import (
+    NULL,
+    Floats,
+    Ints,
+    Mask,
+    Table,
+    distinct,
+    gathered,
+    ranges,
+    runs,
+    stable_order,
+    taken,
+)
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
@@ -198,8 +210,9 @@ def _device_transfers(job: Observed) -> DeviceTransfers | None:
     pairing = _Pairing(Places(job.window, comm.strings("group").values))
     column = _columns(job, comm)
     parts = (_sized(part) for rows in _portions(column)
-             for part in _matched(pairing, comm.take(rows), column[rows]))  # fmt: skip
-    moved = _joined(pairing.places.known, parts)
+             for part in _matched(pairing, comm.take(rows), gathered(column, rows)))  # fmt: skip
+    room = int(np.count_nonzero(column >= 0)) // 2 + 1  # mostly an operator has two rows or more
+    moved = _joined(pairing.places.known, parts, room)
     return None if moved is None else _long_enough(job, moved)
 
 
@@ -227,10 +240,13 @@ def _long_enough(job: Observed, moved: DeviceTransfers) -> DeviceTransfers:
     steps = np.flatnonzero(np.bincount(moved.column))
     least = LEAST_COST * float(np.nansum(job.line.job_period_ns[steps]))
     kept = ~small | (took >= least)[moved.place]
-    for name in _COLUMNS if not kept.all() else ():
+    if kept.all():
+        return moved
+    rows = np.flatnonzero(kept)
+    for name in _COLUMNS:
         column = getattr(moved, name)
-        column[: kept.sum()] = column[kept]  # a copy of all of them would be large
-    return moved.only(slice(int(kept.sum())))
+        column[: rows.size] = gathered(column, rows)  # a copy of all of them would be large
+    return moved.only(slice(rows.size))
 
 
 def _is_small(moved: DeviceTransfers) -> Mask:
@@ -249,11 +265,16 @@ def _portions(column: Small) -> Iterator[Ints]:
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     at_once = max(1, PORTION * steps // max(column.size, 1)) * every
+    begins, lengths = runs(column)
+    of = column[begins]
     for first in range(0, steps, at_once):
-        rows = np.flatnonzero((column >= first) & (column < first + at_once))
-        rows = rows[column[rows] % every == 0] if every > 1 else rows
-        if rows.size:
-            yield rows
+        some = np.flatnonzero((of >= first) & (of < first + at_once) & (of % every == 0))
+        if some.size:
+            yield ranges(begins[some], lengths[some])
+
+
+_MATCHED = ("group", "op", "rank", "start_ns", "end_ns", "bytes")
+"""What is looked at of matched operators."""
 
 
 class _Pairing:
@@ -262,15 +283,23 @@ class _Pairing:
     def __init__(self, places: Places) -> None:
         self.places = places
         self._ends: list[NDArray[Any]] = []
+        self._size: Ints = np.zeros(0, np.int64)
+        self._kind: Small = np.zeros(0, np.int32)
 
     def of(self, comm: Table) -> tuple[Sent, Small]:
         """The sends and receives of a portion, and the place of each pair; -1 if unknown."""
         ends: list[NDArray[Any]] = [comm.strings("op").codes, comm.strings("group").codes,
-                                    comm.ints("rank"), comm.ints("peer")]  # fmt: skip
+                                    comm.numbers("rank"), comm.numbers("peer")]  # fmt: skip
         if not self._ends or not self._holds_for(ends, comm.ints("seq")):
             self._ends, self._sent = ends, Sent.of(comm)
             self._place = self._places_of(comm, self._sent)
         return self._sent, self._place
+
+    def kind_of(self, size: Ints) -> Small:
+        """The size class of each pair."""
+        if not np.array_equal(size, self._size):
+            self._size, self._kind = size, _octave(size)
+        return self._kind
 
     def _holds_for(self, ends: list[NDArray[Any]], seq: Ints) -> bool:
         same = all(np.array_equal(*both) for both in zip(ends, self._ends, strict=True))
@@ -310,15 +339,16 @@ def _sends(pairing: _Pairing, comm: Table, column: Small) -> DeviceTransfers:
     sends, receives = sent.matched
     size, start, end = (comm.ints(name) for name in ("bytes", "start_ns", "end_ns"))
     known, lasted = (size > 0) & _timed(comm), end - start
-    usable = known[sends] & known[receives] & (size[sends] == size[receives])
-    usable &= (column[sends] == column[receives]) & (place >= 0)
-    alone = ~_shares_kernel(comm)
+    sent_in, sent_bytes = column[sends], size[sends]
+    usable = (sent_bytes == size[receives]) & (sent_in == column[receives]) & (place >= 0)
+    if not known.all():
+        usable &= known[sends] & known[receives]
+    shared = _shares_kernel(comm)
+    alone = ~(shared[sends] | shared[receives]) if shared.any() else np.ones(sends.size, np.bool_)
     return DeviceTransfers(
-        pairing.places.known, place, column[sends], size[sends],
-        _octave(size[sends]).astype(np.int32),
+        pairing.places.known, place, sent_in, sent_bytes, pairing.kind_of(sent_bytes),
         np.minimum(lasted[sends], lasted[receives]).astype(np.float64),
-        np.maximum(end[sends], end[receives]),
-        alone[sends] & alone[receives],
+        np.maximum(end[sends], end[receives]), alone,
     ).only(usable)  # fmt: skip
 
 
@@ -326,26 +356,28 @@ def _timed(comm: Table) -> Mask:
     return np.asarray((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
 
 
-def _octave(size_bytes: Ints) -> Floats:
-    return np.asarray(np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE))
+def _octave(size_bytes: Ints) -> Small:
+    octave = np.rint(np.log2(np.maximum(size_bytes, 1)) * SIZES_PER_OCTAVE)
+    return np.asarray(octave, np.int32)
 
 
 def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTransfers]:
     matched = match(comm)
     if not matched.order.size:
         return
-    table, begins = matched.table.take(matched.order), matched.bounds[:-1]
+    # from columns that are taken already, some of them to match by
+    table = Table({name: taken(matched.table.columns[name], matched.order) for name in _MATCHED})
+    begins = matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = column[matched.order]
     known = _timed(table) & (size > 0)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     place = places.of(Ends.of(table, begins))
-    members = np.array([len(one.members) for one in places.known], np.int64)
     usable = (
         np.logical_and.reduceat(known, begins)
         & ~stats.varies(size, begins)
         & ~stats.varies(column, begins)
-        & (members[place] == np.diff(matched.bounds))
+        & (places.members_of(place) == np.diff(matched.bounds))
     )
     at, op = begins[usable], table.strings("op")
     name = np.where(op.equals(*POINT_TO_POINT), 0, op.codes + 1)[at]
@@ -358,12 +390,26 @@ def _operators(places: Places, comm: Table, column: Small) -> Iterator[DeviceTra
     )  # fmt: skip
 
 
-def _joined(places: Sequence[Place], parts: Iterator[DeviceTransfers]) -> DeviceTransfers | None:
-    """All of these; the parts of each column are let go when it is whole."""
-    pieces = [*zip(*([getattr(part, name) for name in _COLUMNS] for part in parts), strict=True)]
-    if not pieces or not any(map(len, pieces[0])):
-        return None
-    return DeviceTransfers(places, *(np.concatenate(pieces.pop(0)) for _ in _COLUMNS))
+def _joined(
+    places: Sequence[Place], parts: Iterator[DeviceTransfers], room: int
+) -> DeviceTransfers | None:
+    """All of these, of which each is let go when it was added.
+
+    Args:
+        room: their expected number; more are possible at the price of a copy.
+    """
+    columns: list[NDArray[Any]] = []
+    count = 0
+    for part in parts:
+        added = [getattr(part, name) for name in _COLUMNS]
+        stop = count + added[0].size
+        columns = columns or [np.empty(room, one.dtype) for one in added]
+        if stop > columns[0].size:
+            columns = [np.append(one[:count], np.empty(stop, one.dtype)) for one in columns]
+        for column, one in zip(columns, added, strict=True):
+            column[count:stop] = one
+        count = stop
+    return DeviceTransfers(places, *(one[:count] for one in columns)) if count else None
 
 
 def _shares_kernel(comm: Table) -> Mask:
@@ -373,10 +419,11 @@ def _shares_kernel(comm: Table) -> Mask:
     sent = np.flatnonzero(comm.strings("op").equals(*POINT_TO_POINT))
     if not comm.has("peer", "start_ns") or not sent.size:
         return shared
-    rank, start, peer = (comm.ints(name)[sent] for name in ("rank", "start_ns", "peer"))
+    rank, start, peer = (gathered(comm.numbers(name), sent)
+                         for name in ("rank", "start_ns", "peer"))  # fmt: skip
     # they are called one after the other, and rows are in this order
-    apart = (np.diff(rank) != 0) | (np.diff(start) != 0)
-    if not (~apart & (np.diff(peer) != 0)).any():
+    apart = (rank[1:] != rank[:-1]) | (start[1:] != start[:-1])
+    if not (~apart & (peer[1:] != peer[:-1])).any():
         return shared
     begins = np.flatnonzero(np.append(True, apart))
     shared[sent] = np.repeat(stats.varies(peer, begins), np.diff(np.append(begins, sent.size)))

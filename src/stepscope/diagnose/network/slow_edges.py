@@ -120,10 +120,13 @@ def _held_up(
     It took RATIO times as long, and longer than the slowest transfer of the place's fast steps,
     because in every step some operators take longer than others of their size.
     """
-    single, slow = rates.single, times > RATIO
-    worst = np.full(rates.taken_ns.shape, -np.inf)
-    any_slow: Mask = np.zeros(rates.taken_ns.shape, np.bool_)
-    np.maximum.at(worst, (single.place, single.column), single.taken_ns * (1 - 1 / times))
+    single, slow, shape = rates.single, times > RATIO, rates.taken_ns.shape
+    worst = np.full(shape[0] * shape[1], -np.inf)
+    any_slow: Mask = np.zeros(shape, np.bool_)
+    cell = single.place * np.int64(shape[1]) + single.column  # at one index it is fast
+    with np.errstate(invalid="ignore"):  # what is usual may be unknown
+        np.maximum.at(worst, cell, single.taken_ns * (1 - 1 / times))
+    worst = worst.reshape(shape)
     worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
     any_slow[single.place[slow], single.column[slow]] = True

@@ -8,6 +8,7 @@ try:
         largest_rise,
         mean_distances,
         mean_divergences,
+        on_one_clock,
         pass_slacks,
         peer_medians,
         unlike,
@@ -16,13 +17,14 @@ try:
 except ImportError:  # installed without a compiler
     imbalances = largest_rise = mean_distances = None  # type: ignore[assignment]
     peer_medians = unlike = wide_windows = None  # type: ignore[assignment]
-    mean_divergences = pass_slacks = None  # type: ignore[assignment]
+    mean_divergences = pass_slacks = on_one_clock = None  # type: ignore[assignment]
 
 __all__ = [
     "imbalances",
     "largest_rise",
     "mean_distances",
     "mean_divergences",
+    "on_one_clock",
     "pass_slacks",
     "peer_medians",
     "unlike",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.window import Ints, Mask, Table, Union, distinct, union
+from stepscope.window import Ints, Mask, Table, Union, distinct, gathered, union
 
 AXIS_LIMIT = 2**62
 """Positions on the common axis above this would overflow int64."""
@@ -68,12 +68,12 @@ def union_of_rows(
     for part, first, stop in _blocks(axis, table.numbers("rank"), row_of):
         some = table.part(part.start, part.stop)
         (start_ns, end_ns, counts), row = spans(some), row_of(some.ints("rank"))
-        own = counts & (row >= 0)
+        own = np.flatnonzero(counts & (row >= 0))
         at = slice(*np.searchsorted(known.start, (first, stop)))
-        place = row[own]
+        place = gathered(row, own)
         merged = union(
-            np.concatenate((known.start[at], axis.at(place, start_ns[own]))),
-            np.concatenate((known.end[at], axis.at(place, end_ns[own]))),
+            np.concatenate((known.start[at], axis.at(place, gathered(start_ns, own)))),
+            np.concatenate((known.end[at], axis.at(place, gathered(end_ns, own)))),
         )
         parts.append((merged.start, merged.end))
     return _joined(parts)

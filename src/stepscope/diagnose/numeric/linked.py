@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from stepscope.window import Ints, distinct, numbered
 def connected(groups: Iterable[Sequence[int]]) -> list[list[int]]:
     """Numbers that are in one group with each other, or linked by any chain of groups, each list in
     order."""
-    pairs = [(group[0], one) for group in groups for one in group]
-    one, other = np.array(pairs, np.int64).reshape(-1, 2).T
-    return linked(one, other) if pairs else []
+    known = [group for group in groups if len(group)]
+    first = np.array([group[0] for group in known], np.int64)
+    other = np.array([*chain.from_iterable(known)], np.int64)
+    return linked(np.repeat(first, [*map(len, known)]), other) if known else []
 
 
 def linked(one: Ints, other: Ints) -> list[list[int]]:

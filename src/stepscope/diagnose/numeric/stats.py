@@ -44,7 +44,8 @@ LEAST_WINDOWS = 3
 
 def median(values: Floats) -> float:
     """Median of the known values, 0 when there is none."""
-    known = values[np.isfinite(values)]
+    finite = np.isfinite(values)
+    known = values.flatten() if finite.all() else values[finite]
     if not known.size:
         return 0.0
     # as numpy's median, which takes five times as long for a few dozen values; of many, placing

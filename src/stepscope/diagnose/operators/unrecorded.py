@@ -35,11 +35,11 @@ def _recorded(window: Window) -> set[str]:
     if comm is None:
         return set()
     names = comm.strings("group").values
-    count = np.zeros(len(names) + 1, np.int64)
+    found = np.zeros(len(names) + 1, np.bool_)
     for _, part in comm.parts():
-        codes = part.strings("group").codes[is_finished(part)]
-        count += np.bincount(codes + 1, minlength=len(count))
-    return {name for name, rows in zip(names, count[1:], strict=True) if rows}
+        # the last one is for null, whose code is -1, and for what did not finish
+        found[np.where(is_finished(part), part.strings("group").codes, -1)] = True
+    return {name for name, is_known in zip(names, found[:-1].tolist(), strict=True) if is_known}
 
 
 def not_blocked_by_others(

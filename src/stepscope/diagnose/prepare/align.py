@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric import compiled, stats
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
@@ -32,6 +32,7 @@ from stepscope.diagnose.prepare.shared_collectives import (
 from stepscope.diagnose.shown import ClockFit
 from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
+from stepscope.window.compiled import is_plain
 
 LEAST_SHARED = 5
 """Fewer shared collectives give no usable offset, unless they agree. Our simulator."""
@@ -259,13 +260,22 @@ class _Ahead:
 
     def taken_off(self, times: Ints, clock: Ints) -> Ints:
         """The times on the reference clock; NULL and times of unknown clocks do not change."""
+        moved = self._by_first_pieces(times, clock)
+        for at, line in self.pieces.items():
+            rows = (clock == at) & (times != NULL)
+            moved[rows] = times[rows] - line.at(times[rows])
+        return moved
+
+    def _by_first_pieces(self, times: Ints, clock: Ints) -> Ints:
+        if compiled.on_one_clock is not None and is_plain(times) and is_plain(clock):
+            moved = np.empty_like(times)
+            line = self.origin_ns, self.offset_ns, self.drift
+            if compiled.on_one_clock(times, clock, *line, moved):
+                return moved
         ahead = (times - self.origin_ns).astype(np.float64)
         ahead *= self.drift[clock]
         ahead += self.offset_ns[clock]
         moved = times - np.rint(ahead, out=ahead).astype(np.int64)
         if clock.min() < 0 or times.min() == NULL:
             moved = np.where((clock >= 0) & (times != NULL), moved, times)
-        for at, line in self.pieces.items():
-            rows = (clock == at) & (times != NULL)
-            moved[rows] = times[rows] - line.at(times[rows])
         return moved

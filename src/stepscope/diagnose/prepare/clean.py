@@ -62,7 +62,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
 
 
 def _possible(name: str, table: Table) -> Mask:
-    possible = table.ints("rank") >= -1
+    possible = table.numbers("rank") >= -1
     for column in REQUIRED.get(name, ()):
         if column in TIMES:
             possible &= table.ints(column) != NULL

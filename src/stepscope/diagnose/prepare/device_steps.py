@@ -64,8 +64,9 @@ def _last_ends(rows: Table, timed: Table, ends: Ints) -> Ints:
     keys, own = _keys(timed), _keys(rows)
     if not keys.size:
         return np.zeros(own.size, np.int64)
-    order = np.lexsort((ends, keys))
-    keys, ends = keys[order], ends[order]
+    if not ((keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (ends[1:] >= ends[:-1]))).all():
+        order = np.lexsort((ends, keys))
+        keys, ends = keys[order], ends[order]
     last = np.searchsorted(keys, own, side="right") - 1
     found = (last >= 0) & (keys[last] == own)
     return np.where(found, ends[last], 0)

@@ -210,9 +210,15 @@ def _earliest(window: Window) -> int:
     for name, column in TIMES.items():
         table = window.table(name)
         if table is not None and table.has(column):
-            times = table.ints(column)
-            known += [int(times[times > 0].min())] if (times > 0).any() else []
+            known += _first_of(table.ints(column))
     return max(known[0], min(known[1:], default=known[0]))
+
+
+def _first_of(times: Ints) -> list[int]:
+    """The first time above 0, if there is any."""
+    if times.min() <= 0:
+        times = times[times > 0]
+    return [int(times.min())] if times.size else []
 
 
 def _steps_of(tables: dict[str, Table]) -> _StepStarts | None:

@@ -20,6 +20,7 @@ may contain waiting, or where the operator's own start was recorded.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -60,14 +61,17 @@ class Arrivals:
         """How many arrivals of each operator were recorded."""
         return np.diff(self.begins, append=self.arrive_ns.size)
 
+    @cached_property
+    def _last_ns(self) -> Ints:
+        """The last arrival at each operator."""
+        return np.maximum.reduceat(self.arrive_ns, self.begins)
+
     @property
     def spread_ns(self) -> Ints:
         """By how much the last arrival at each operator comes after the first one."""
         if not self.begins.size:
             return self.begins
-        last, first = (each.reduceat(self.arrive_ns, self.begins)
-                       for each in (np.maximum, np.minimum))  # fmt: skip
-        return np.asarray(last - first)
+        return np.asarray(self._last_ns - np.minimum.reduceat(self.arrive_ns, self.begins))
 
     def caused_ns(self, ranks: int) -> Floats:
         """The waiting that each rank alone caused, summed over all operators."""
@@ -77,8 +81,7 @@ class Arrivals:
         """The waiting of each rank for a last arrival other than row `but_for`, summed over all
         operators without all ranks: those leave together what all wait for, and nobody is later
         than others by it."""
-        latest = np.maximum.reduceat(self.arrive_ns, self.begins)
-        members = self._members
+        latest, members = self._last_ns, self._members
         counts = np.repeat((members < ranks) & (self.last_rank != but_for), members)
         wait = np.repeat(latest, members) - self.arrive_ns
         return stats.sums(self.rows, np.where(counts, wait, 0), ranks)
@@ -86,7 +89,7 @@ class Arrivals:
     def alone_in(self, operators: Ints, columns: int) -> Floats:
         """For how long, in each step, others waited for the last rank alone in these operators."""
         operators = operators[self.step[operators] >= 0]
-        last = np.maximum.reduceat(self.arrive_ns, self.begins)[operators]
+        last = self._last_ns[operators]
         begin = last - self.alone_ns[operators]
         return _waited(self.step[operators], begin, last, columns)
 

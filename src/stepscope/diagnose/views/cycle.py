@@ -20,11 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.prepare.communication import communicates
-from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Floats, Ints
 
 LONGEST = 9
 """Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
@@ -72,18 +68,6 @@ class Cycle:
         usual, levels = stats.median(series[self.warm_up :]), self.levels(series)
         known = np.isfinite(levels) & (levels > 0)
         return series * np.where(known, usual / np.where(known, levels, 1.0), 1.0)
-
-
-def exchanged(window: Window, line: Timeline) -> Floats:
-    """What every rank spends at least in phases of communication in each step, in ns: who arrives
-    last waits for no other there."""
-    rows = phase_rows(window, line)
-    names = [] if rows is None else [name for name in rows.names.values if communicates(name)]
-    if rows is None or not names:
-        return np.zeros(len(line.steps))
-    spent, entered = rows.grids(rows.duration.astype(np.float64), names), rows.entered(names)
-    least = np.where(entered, spent, np.inf).min(axis=1)
-    return np.asarray(np.where(entered.mean(axis=1) > HALF, least, 0.0).sum(axis=0))
 
 
 def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:

@@ -93,7 +93,9 @@ class OwnTime:
     lasted: Mapping[str, Floats] = field(default_factory=dict)
     """Of the phases of which only the excess over peers is known, how long ranks were in them with
     all waiting, `[rank, step]` in ns."""
-
+    exchanged_ns: Floats | None = None
+    """What every rank spends at least in phases of communication in each step: who arrives last
+    waits for no other there."""
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
@@ -162,7 +164,17 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
     )
     marked = _marks_waiting(window, rows)
-    return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
+    return replace(whole, inferred=inferred, marked=marked, lasted=lasted,
+                   exchanged_ns=_exchanged(rows))  # fmt: skip
+
+
+def _exchanged(rows: PhaseRows) -> Floats:
+    names = [*filter(communicates, rows.names.values)]
+    if not names:
+        return np.zeros(len(rows.line.steps))
+    spent, entered = rows.grids(rows.duration.astype(np.float64), names), rows.entered(names)
+    least = np.where(entered, spent, np.inf).min(axis=1)
+    return np.asarray(np.where(entered.mean(axis=1) > HALF, least, 0.0).sum(axis=0))
 
 
 def _loading_apart(window: Window, line: Timeline, own: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -338,7 +350,7 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
         covered = _in_blocking(window, rows, unknown)
         covered[hidden(window, rows, covered)] = np.nan
         waits = np.where(unknown, covered, waits)
-    waits = np.where(gathering(window, rows), np.nan, waits)
+    waits[gathering(window, rows)] = np.nan
     blocked = _blocked(window, rows)
     if blocked is not None:
         for part, begin, end in rows.parts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -51,9 +52,12 @@ class PhaseRows:
 
     def parts(self) -> Iterator[tuple[slice, Ints, Ints]]:
         """Parts of the rows, with their begins and ends on the axis."""
-        for first in range(0, self.rank.size, PART):
-            part = slice(first, first + PART)
+        for part in self._slices():
             yield part, self.begin[part], self.begin[part] + self.duration[part]
+
+    def _slices(self) -> Iterator[slice]:
+        """Parts of the rows, whose intermediate results stay in the CPU cache."""
+        return (slice(first, first + PART) for first in range(0, self.rank.size, PART))
 
     def union_of(self, rows: Mask) -> Union:
         """When ranks are in one of the given rows."""
@@ -118,23 +122,38 @@ class PhaseRows:
 
     def shares(self, rows: Mask) -> dict[str, float]:
         """The share of each phase's rows that is among the given ones."""
-        size = len(self.names.values)
-        count = np.bincount(self.names.codes, minlength=size)
-        chosen = np.bincount(self.names.codes[rows], minlength=size)
+        count, chosen = self._counts, np.zeros_like(self._counts)
+        if rows.any():  # mostly none are
+            chosen = np.bincount(self.names.codes[rows], minlength=count.size)
         return {name: float(chosen[at] / count[at])
                 for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
+
+    @cached_property
+    def _counts(self) -> Ints:
+        """How many rows each phase has, by its code."""
+        count = np.zeros(len(self.names.values), np.int64)
+        for part in self._slices():
+            count += np.bincount(self.names.codes[part], minlength=count.size)
+        return count
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
         cell, size = self._cells(phases)
-        count = np.bincount(cell, minlength=size)[:size]
         total = np.bincount(cell, weights=values, minlength=size)[:size]
-        return np.where(count > 0, total, np.nan).reshape(self._shape(phases))
+        return np.where(self.entered(phases), total.reshape(self._shape(phases)), np.nan)
 
     def entered(self, phases: Sequence[str]) -> Mask:
         """Which phases have rows, `[phase, rank, step]`."""
-        cell, size = self._cells(phases)
-        return (np.bincount(cell, minlength=size)[:size] > 0).reshape(self._shape(phases))
+        number = {name: at for at, name in enumerate(self.names.values)}
+        return self._entered[[number.get(phase, -1) for phase in phases]]
+
+    @cached_property
+    def _entered(self) -> Mask:
+        """The same of all phases by their codes, and of an unknown one, which has none."""
+        shape = len(self.names.values) + 1, *self.line.shape
+        entered = np.zeros(prod(shape), np.bool_)
+        entered[self._cells(self.names.values)[0]] = True
+        return entered.reshape(shape)
 
     def _cells(self, phases: Sequence[str]) -> tuple[Ints, int]:
         """The place of each row in `[phase, rank, step]`, and how many there are; rows of other
@@ -143,9 +162,10 @@ class PhaseRows:
         number = {phase: at for at, phase in enumerate(phases)}
         beyond = len(phases)
         place = np.array([*(number.get(name, beyond) for name in self.names.values), beyond])
-        cell = place[self.names.codes]
-        cell *= size
-        cell += self.cell
+        place *= size
+        cell = np.empty(self.rank.size, np.int64)
+        for part in self._slices():
+            np.add(place[self.names.codes[part]], self.cell[part], out=cell[part])
         return cell, size * len(phases)
 
     def _shape(self, phases: Sequence[str]) -> tuple[int, int, int]:
@@ -172,10 +192,11 @@ def _whole_steps(rows: PhaseRows) -> tuple[str, ...]:
     total = np.bincount(rows.names.codes, lasted, len(names.values))
     rough = np.flatnonzero(total > HALF * np.nansum(rows.line.duration_ns)).tolist()
     rough, whole = [at for at in rough if names.values[at] not in CANONICAL], []
+    in_all = np.bincount(rows.cell, lasted, rows.line.duration_ns.size) if rough else lasted[:0]
     for at in rough:
-        inside, own = (np.bincount(rows.cell[chosen], lasted[chosen], rows.line.duration_ns.size)
-                       for chosen in (names.codes != at, names.codes == at))  # fmt: skip
-        step = rows.line.duration_ns.ravel()
+        chosen = np.flatnonzero(names.codes == at)
+        own = np.bincount(rows.cell[chosen], lasted[chosen], in_all.size)
+        inside, step = in_all - own, rows.line.duration_ns.ravel()
         seen = (own > 0) & (step > 0)
         own, inside, step = own[seen], inside[seen], step[seen]
         long = (own >= WHOLE * step) & (own + inside > (2 - WHOLE) * step)

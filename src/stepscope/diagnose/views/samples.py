@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Table, Window, ordered
+from stepscope.window import Floats, Ints, Mask, Table, Window, gathered, ordered
 
 REACH = 2.0
 """A sample covers at most this many usual intervals. Our simulator."""
@@ -53,15 +53,15 @@ def sampled(table: Table, metric: str, row: Ints, ranks: int) -> Sampled:
         row: the grid row of every sample's rank; -1 for ranks that are not on the grid.
     """
     rows = np.flatnonzero(table.strings("metric").equals(metric) & (row >= 0))
-    time = table.ints("ts_ns")[rows]
-    order = ordered(row[rows], time)  # mostly they are in this order already
-    owner, time = row[rows][order], time[order]
+    time, owner = gathered(table.ints("ts_ns"), rows), gathered(row, rows)
+    order = ordered(owner, time)  # mostly they are in this order already
+    owner, time, rows = owner[order], time[order], rows[order]
     apart = np.diff(time, prepend=0)
     follows = np.diff(owner, prepend=-1) == 0
     usual = stats.median(apart[follows].astype(np.float64)) if follows.any() else 1.0
     reach = int(REACH * usual)
     since = time - np.where(follows, np.minimum(apart, reach), max(int(usual), 1))
-    return Sampled(ranks, owner, since, time, table.floats("value")[rows][order])
+    return Sampled(ranks, owner, since, time, gathered(table.floats("value"), rows))
 
 
 def errors(window: Window, line: Timeline) -> Mask:

@@ -22,7 +22,7 @@ from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, runs, union
 
 OUTSIDE = "outside-phases"
 """Before the first phase of a step and after its last; in traces of operators all other time."""
@@ -98,7 +98,8 @@ class _Steps:
         """When the first phase of each rank and step begins; far in the future without phases."""
         first = np.full(prod(self.shape), np.iinfo(np.int64).max)
         for cell, start, _ in self._parts():
-            np.minimum.at(first, cell, start)
+            begins, _ = runs(cell)
+            np.minimum.at(first, cell[begins], np.minimum.reduceat(start, begins))
         return first.reshape(self.shape)
 
     @cached_property
@@ -106,16 +107,18 @@ class _Steps:
         """When the last phase of each rank and step ends; NULL without phases."""
         last = np.full(prod(self.shape), NULL)
         for cell, start, duration in self._parts():
-            np.maximum.at(last, cell, start + duration)
+            begins, _ = runs(cell)
+            np.maximum.at(last, cell[begins], np.maximum.reduceat(start + duration, begins))
         return last.reshape(self.shape)
 
     def _parts(self) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """Cell, start and duration of the outermost rows, some at a time."""
+        """Cell, start and duration of the outermost rows, some at a time, at least one."""
         for part, _, _ in self.rows.parts():
-            own = self.outermost[part]
-            rows = (self.rows.cell, self.rows.start, self.rows.duration)
-            cell, start, duration = (column[part][own] for column in rows)
-            yield cell, start, duration
+            own, rows = self.outermost[part], (self.rows.cell, self.rows.start, self.rows.duration)
+            some = slice(None) if own.all() else own
+            cell, start, duration = (column[part][some] for column in rows)
+            if cell.size:
+                yield cell, start, duration
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -94,13 +94,20 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
         if carries.any():
             cell = line.cells(part)
             carries &= cell >= 0
-            grid += stats.sums(cell[carries], part.ints("bytes")[carries], grid.size)
+            _add(grid, cell[carries], part.ints("bytes")[carries])
     of_ranks = np.where(grid > 0, grid, np.nan).reshape(line.shape)
     whole = stats.column_median(of_ranks)
     judged = whole[line.warm_up :]
     if not np.isfinite(judged).any():
         return None
     return np.asarray(whole / _most_frequent(judged[np.isfinite(judged)]))
+
+
+def _add(grid: Floats, cell: Ints, size_bytes: Ints) -> None:
+    """Adds up sizes by cell; of a part of the rows these are a few neighbours."""
+    if cell.size:
+        first, last = int(cell.min()), int(cell.max())
+        grid[first : last + 1] += stats.sums(cell - first, size_bytes, last + 1 - first)
 
 
 def _stages_of(sizes: Floats) -> Ints:
