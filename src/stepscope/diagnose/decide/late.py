@@ -10,10 +10,11 @@ import numpy as np
 from stepscope.diagnose.decide.cause import reason_of
 from stepscope.diagnose.decide.same_loss import names_nothing
 from stepscope.diagnose.decide.slow_ranks import named_phase
+from stepscope.diagnose.detect.host_time import CAUSES, most_lost
 from stepscope.diagnose.detect.late_alone import SCORE
 from stepscope.diagnose.detect.slowdown import suspect_of
 from stepscope.diagnose.explain.elimination import Elimination
-from stepscope.diagnose.finding import Finding, Recurring, Regression, Slowdown
+from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
@@ -67,7 +68,18 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
     if reason.cause == "unknown":
         return one
     return replace(
-        one, cause=reason.cause, phase=named_phase(suspect), function=reason.chosen.function,
+        one, lost_fraction=_lost(job, one, reason.cause, int(row)), cause=reason.cause,
+        phase=named_phase(suspect), function=reason.chosen.function,
         kernels=reason.kernels, supporting=reason.evidence,
         decisions=(*one.decisions, *reason.decisions),
     )  # fmt: skip
+
+
+def _lost(job: Observed, one: Slowdown, cause: Cause, row: int) -> float | None:
+    """What it costs: others wait for a late host, but whose host takes as long as theirs does would
+    be in nobody's way if it had not begun late."""
+    if cause not in CAUSES or one.lost_of is None:
+        return one.lost_fraction
+    part = np.flatnonzero(job.line.within(one.lost_of))
+    most = most_lost(job, row, part, job.line.job_period_ns[part])
+    return one.lost_fraction if most is None else min(one.lost_fraction or 0.0, most)

@@ -84,7 +84,7 @@ def _operators(recorded: Recording) -> Iterator[Table]:
     cpu = recorded.cpu.take(~named(recorded.cpu, *_MARKS))
     threads = cpu.ints("thread")
     backward = distinct(threads[named(cpu, AUTOGRAD)]).tolist()
-    waits = _waits(recorded)
+    waits = blocked(recorded)
     for thread in (recorded.main, *(one for one in backward if one != recorded.main)):
         own = cpu.take(threads == thread)
         within = _within(own, waits)
@@ -92,7 +92,7 @@ def _operators(recorded: Recording) -> Iterator[Table]:
         waits = waits.take(~within)
 
 
-def _waits(recorded: Recording) -> Table:
+def blocked(recorded: Recording) -> Table:
     """The calls of the runtime in which a thread is blocked until the device gets on: long ones,
     while the device works. The runtime's threads are not known."""
     calls = recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
