@@ -9,7 +9,7 @@ from stepscope.diagnose.detect.host_time import most_lost
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Floats, Window
+from stepscope.window import Floats, Strings, Table, Window, joined
 
 from .jobs import MS, put
 from .traces import Piece, a_trace
@@ -92,3 +92,24 @@ def test_a_slow_host_for_which_its_device_never_waits_costs_nothing() -> None:
 def test_without_hosts_of_others_nothing_limits_the_cost() -> None:
     job = Observed(waits_for_one())
     assert most_lost(job, LATE, np.arange(STEPS), job.line.job_period_ns) is None
+
+
+def test_loading_holds_all_ranks_though_one_is_always_last() -> None:
+    """Each host loads for 4 ms of each step; all but the last one do so while they are ahead."""
+    window = a_trace(
+        lambda rank, step: [Piece("gemm", 3.0, 4.0 if rank == LATE else 0.0)], RANKS, STEPS
+    )
+    steps, phases = window.tables["steps"], window.tables["phases"]
+    begin = steps.ints("start_ns") - np.where(steps.ints("rank") == LATE, 0, 4 * MS)
+    loads = Table({
+        **{name: steps.ints(name) for name in ("rank", "step")}, "start_ns": begin,
+        "phase": Strings.of(["data-load"] * len(steps)),
+        "duration_ns": np.full(len(steps), 4 * MS), "wait_ns": np.zeros(len(steps), np.int64),
+    })  # fmt: skip
+    late_ns = np.where(phases.ints("rank") == LATE, 4 * MS, 0)
+    phases = phases.with_column("start_ns", phases.ints("start_ns") + late_ns)
+    phases = phases.with_column("duration_ns", phases.ints("duration_ns") - late_ns)
+    window = put(window, phases=joined([phases, loads]))
+    (verdict,) = accused(launching(window, hosts(USUAL_MS)))
+    assert (verdict.ranks, verdict.cause) == ((), "data_loading")
+    assert verdict.lost_fraction == pytest.approx(0.4, abs=0.1)
