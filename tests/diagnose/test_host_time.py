@@ -71,6 +71,28 @@ def test_hosts_that_stall_now_and_then_are_not_slow() -> None:
     assert most_lost(job, LATE, np.arange(STEPS), job.line.job_period_ns) == 0.0
 
 
+def test_a_pause_in_one_step_has_to_cost_a_tenth() -> None:
+    """Half a step is lost to it, and all steps together are 5 or 50 times as long."""
+    times = np.broadcast_to(hosts(USUAL_MS)[:, None], (RANKS, STEPS)).copy()
+    times[LATE, 3] += 5.0
+    job = Observed(launching(waits_for_one(), times))
+    part, period_ns = np.arange(STEPS), job.line.job_period_ns
+    assert most_lost(job, LATE, part, period_ns) == pytest.approx(0.1, abs=0.02)
+    assert most_lost(job, LATE, part, 10 * period_ns) == 0.0
+
+
+def test_two_late_hosts_cost_no_more_together_than_one() -> None:
+    both = a_trace(
+        lambda rank, step: [Piece("gemm", 2.0), Piece("gemm", 1.0, 4.0 if rank in (2, 5) else 0)],
+        RANKS, STEPS,
+    )  # fmt: skip
+    times = hosts(USUAL_MS + 4)
+    times[5] = times[LATE]
+    found = accused(launching(both, times))
+    assert {rank for one in found for rank in one.ranks} == {2, 5}
+    assert sum(one.lost_fraction or 0.0 for one in found) == pytest.approx(0.42, abs=0.04)
+
+
 def in_turns() -> Window:
     """Devices wait for their hosts in turns: the others are ahead by then."""
     return a_trace(

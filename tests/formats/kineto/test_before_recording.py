@@ -107,3 +107,13 @@ def test_a_host_works_on_a_step_while_it_is_not_blocked_by_its_device(tmp_path: 
         steps.ints("host_ns")[first & (steps.ints("rank") == rank)] for rank in (0, 1)
     )
     assert (alone - blocked).tolist() == [300_000]
+
+
+def test_it_also_waits_for_what_its_device_does_before_its_first_recorded_kernel(
+    tmp_path: Path,
+) -> None:
+    behind = [one for one in with_ahead(0, 2) if one["args"].get("correlation") != -1]
+    waits = event("cuda_runtime", "cudaStreamSynchronize", 1205, 300, correlation=7)
+    steps = read_ranks(tmp_path, [*behind, waits], with_ahead(1, 0))["steps"]
+    first = steps.take(steps.ints("step") == 5)
+    assert sorted(first.ints("host_ns").tolist()) == [699_000, 999_000]

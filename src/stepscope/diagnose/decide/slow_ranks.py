@@ -72,6 +72,7 @@ def judge(
     slow = [_slowdown(job, finding, suspect, reason, cost, at)
             for at, (finding, suspect, reason) in enumerate(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
+    slow = host_time.together(job, slow)
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
     together = as_groups(job, joined(job.window, slow, cluster))
     weighed = [rules.weighed(one) for one in together]

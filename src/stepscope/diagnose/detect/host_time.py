@@ -19,32 +19,71 @@ limit, and the replay of the steps shows the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from stepscope.diagnose.detect.straggler_brief import ENOUGH, PAIR_EFFECT, SUSPECTS, above_all
+from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HALF, LEAST_COST_OF_PAUSES
 from stepscope.window import Floats, Ints
 
 CAUSES = ("host", "data_loading", "gc", "jit_compile")
 """Of a host that is late. Contract."""
+
+SEVERAL = 2
+"""Late hosts that may be late in the same steps."""
 
 
 def most_lost(job: Observed, row: int, part: Ints, period_ns: Floats) -> float | None:
     """The share of a time that would come back if the host of a rank worked as long on some steps
     as its peers' do; None where no trace shows how long they work.
 
-    Means are compared: a host that is late for a moment in one step is not in the next.
+    Means are compared: a host that is late for a moment in one step is not in the next. What is in
+    less than half of the steps is a pause or two, which have to cost more.
     """
     if job.host_ns is None or not part.size:
         return None
     means, peers = stats.row_means(job.host_ns[:, part]), job.peers_of(row, None)
-    excess_ns = part.size * float(means[row] - stats.median(means[peers]))
+    excess_ns = float(means[row] - stats.median(means[peers]))
     whole_ns = float(np.nansum(period_ns))
     if not np.isfinite(excess_ns) or whole_ns <= 0:
         return None
-    return max(excess_ns / whole_ns, 0.0) if _is_beyond(job, row, np.log(means)) else 0.0
+    lost = max(part.size * excess_ns / whole_ns, 0.0)
+    least = 0.0 if lasts(job, row, part) else LEAST_COST_OF_PAUSES
+    return lost if lost >= least and _is_beyond(job, row, np.log(means)) else 0.0
+
+
+def lasts(job: Observed, row: int, part: Ints) -> bool:
+    """Whether the host of a rank takes longer than its peers' in half of some steps, by half of
+    what it does on average."""
+    each = job.excess(np.asarray(job.host_ns), None, row)[part]
+    known = each[np.isfinite(each)]
+    return bool(known.size) and float(np.mean(known >= HALF * known.mean())) >= HALF
+
+
+def together(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
+    """The findings; late hosts cost no more together than the latest one of each step is late."""
+    late = [one for one in found if one.cause in CAUSES and one.suspect is not None and one.columns]
+    if job.host_ns is None or len(late) < SEVERAL:
+        return list(found)
+    most_ns, lost_ns = np.zeros(len(job.line.steps)), 0.0
+    for one in late:
+        part = np.array(sorted(one.columns))
+        excess = np.nan_to_num(job.excess(job.host_ns, None, _row(job, one)))[part]
+        most_ns[part] = np.maximum(most_ns[part], excess)
+        lost_ns += (one.lost_fraction or 0.0) * float(np.nansum(job.line.job_period_ns[part]))
+    part_of = min(float(most_ns.sum()) / max(lost_ns, 1.0), 1.0)
+    return [replace(one, lost_fraction=part_of * (one.lost_fraction or 0.0)) if one in late else one
+            for one in found]  # fmt: skip
+
+
+def _row(job: Observed, one: Slowdown) -> int:
+    return int(job.line.rows(np.array(one.ranks[:1]))[0])
 
 
 def _is_beyond(job: Observed, row: int, logs: Floats) -> bool:
