@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide.late import with_cause
 from stepscope.diagnose.detect.host_time import most_lost
-from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.finding import Slowdown, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Strings, Table, Window, joined
@@ -135,3 +136,13 @@ def test_loading_holds_all_ranks_though_one_is_always_last() -> None:
     (verdict,) = accused(launching(window, hosts(USUAL_MS)))
     assert (verdict.ranks, verdict.cause) == ((), "data_loading")
     assert verdict.lost_fraction == pytest.approx(0.4, abs=0.1)
+
+
+def test_ranks_of_a_host_that_are_late_together_have_no_late_host_if_it_takes_no_longer() -> None:
+    """Data moves slowly between them, so that they come late to what they do with all others."""
+    late = Slowdown("late-alone", "host", "", (0, 1), steps=(0, 4), lost_of=(0, 4), slowdown=1.2)
+    usual, slow = hosts(USUAL_MS), hosts(USUAL_MS)
+    slow[:2] *= 2
+    said = [with_cause(Observed(launching(waits_for_one(), one)), late, ()).cause
+            for one in (usual, slow)]  # fmt: skip
+    assert said == ["unknown", "host"]

@@ -59,7 +59,7 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
     """The rank with the cause that a measurement shows, or that its own time suggests if this
     explains most of what the rank costs."""
     if len(one.ranks) != 1 or one.steps is None or not job.own.phases:
-        return one
+        return _of_whole_host(job, one)
     row, first, last = *job.line.rows(np.array(one.ranks)), *job.line.columns(np.array(one.steps))
     suspect = suspect_of(job, int(row), (int(first), int(last) + 1), None, (None,))
     if not suspect.excess_ns >= HALF * (one.lost_fraction or 0.0) * job.line.typical_ns:
@@ -73,6 +73,16 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
         kernels=reason.kernels, supporting=reason.evidence,
         decisions=(*one.decisions, *reason.decisions),
     )  # fmt: skip
+
+
+def _of_whole_host(job: Observed, one: Slowdown) -> Slowdown:
+    """The ranks of a host that are late together; not because of it if it takes no longer."""
+    if one.cause not in CAUSES or one.lost_of is None or job.host_ns is None:
+        return one
+    part = np.flatnonzero(job.line.within(one.lost_of))
+    rows, period_ns = job.line.rows(np.array(one.ranks)), job.line.job_period_ns[part]
+    late = any(most_lost(job, int(row), part, period_ns) for row in rows)
+    return one if late else replace(one, cause="unknown")
 
 
 def _lost(job: Observed, one: Slowdown, cause: Cause, row: int) -> float | None:
