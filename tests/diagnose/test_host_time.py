@@ -138,11 +138,25 @@ def test_loading_holds_all_ranks_though_one_is_always_last() -> None:
     assert verdict.lost_fraction == pytest.approx(0.4, abs=0.1)
 
 
-def test_ranks_of_a_host_that_are_late_together_have_no_late_host_if_it_takes_no_longer() -> None:
+def late_together(window: Window, hosts_ms: Floats) -> Slowdown:
+    """Two ranks for which all others wait, for a fifth of their time."""
+    found = Slowdown("late-alone", "host", "", (2, 3), steps=(0, 4), lost_of=(0, 4), slowdown=1.2,
+                     lost_fraction=0.2)  # fmt: skip
+    return with_cause(Observed(launching(window, hosts_ms)), found, ())
+
+
+def test_ranks_of_a_host_that_are_late_together_cost_what_their_host_takes_longer() -> None:
+    waits = a_trace(
+        lambda rank, step: [Piece("gemm", 2.0), Piece("gemm", 1.0, 4.0 if rank in (2, 3) else 0)],
+        RANKS, STEPS,
+    )  # fmt: skip
+    usual, slow = hosts(USUAL_MS), hosts(2 * USUAL_MS)
+    slow[3] = slow[2]
+    assert late_together(waits, usual).lost_fraction == 0.0
+    assert late_together(waits, slow).lost_fraction == 0.2
+
+
+def test_devices_that_do_not_wait_for_their_host_are_late_for_another_reason() -> None:
     """Data moves slowly between them, so that they come late to what they do with all others."""
-    late = Slowdown("late-alone", "host", "", (0, 1), steps=(0, 4), lost_of=(0, 4), slowdown=1.2)
-    usual, slow = hosts(USUAL_MS), hosts(USUAL_MS)
-    slow[:2] *= 2
-    said = [with_cause(Observed(launching(waits_for_one(), one)), late, ()).cause
-            for one in (usual, slow)]  # fmt: skip
-    assert said == ["unknown", "host"]
+    computes = a_trace(lambda rank, step: [Piece("gemm", 9.0)], RANKS, STEPS)
+    assert late_together(computes, hosts(USUAL_MS)).cause == "unknown"

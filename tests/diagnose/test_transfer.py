@@ -68,7 +68,8 @@ def in_one_step(window: Window) -> Window:
 
 def test_operators_of_a_single_step_take_the_place_of_steps() -> None:
     (verdict,) = the_network(in_one_step(a_job(FOURS, slow_in(1))))
-    assert (verdict.group, verdict.lost_fraction) == ("dp-1", pytest.approx(20 / 61, rel=0.1))
+    assert verdict.group == "dp-1"
+    assert verdict.lost_fraction == pytest.approx(20 / 61, rel=0.1)
     assert not the_network(in_one_step(a_job(FOURS, slow_in(1, 1.3))))
 
 

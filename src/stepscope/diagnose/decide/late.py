@@ -10,12 +10,13 @@ import numpy as np
 from stepscope.diagnose.decide.cause import reason_of
 from stepscope.diagnose.decide.same_loss import names_nothing
 from stepscope.diagnose.decide.slow_ranks import named_phase
-from stepscope.diagnose.detect.host_time import CAUSES, most_lost
+from stepscope.diagnose.detect.host_time import CAUSES, most_lost, waited_for
 from stepscope.diagnose.detect.late_alone import SCORE
 from stepscope.diagnose.detect.slowdown import suspect_of
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown
 from stepscope.diagnose.method import Explanation
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
 
@@ -76,13 +77,16 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
 
 
 def _of_whole_host(job: Observed, one: Slowdown) -> Slowdown:
-    """The ranks of a host that are late together; not because of it if it takes no longer."""
+    """The ranks of a host that are late together: because of it if their devices wait for it, and
+    then they cost what it takes longer; else for another reason."""
     if one.cause not in CAUSES or one.lost_of is None or job.host_ns is None:
         return one
-    part = np.flatnonzero(job.line.within(one.lost_of))
+    part, lost = np.flatnonzero(job.line.within(one.lost_of)), one.lost_fraction or 0.0
     rows, period_ns = job.line.rows(np.array(one.ranks)), job.line.job_period_ns[part]
-    late = any(most_lost(job, int(row), part, period_ns) for row in rows)
-    return one if late else replace(one, cause="unknown")
+    if stats.median(np.array([waited_for(job, int(row), part) for row in rows])) < HALF * lost:
+        return replace(one, cause="unknown")
+    each = np.array([most_lost(job, int(row), part, period_ns) or 0.0 for row in rows])
+    return replace(one, lost_fraction=min(lost, stats.median(each)))
 
 
 def _lost(job: Observed, one: Slowdown, cause: Cause, row: int) -> float | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.detect.host_time import lasts, most_lost
+from stepscope.diagnose.detect.host_time import least_cost, most_lost
 from stepscope.diagnose.detect.odd_patterns import (
     LOWER,
     Odd,
@@ -112,7 +112,8 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
         return True
     if (most := _most_lost(job, observed)) is not None:
         part = np.flatnonzero(job.line.within(observed.window.steps))
-        return lasts(job, observed.odd[0].row, part) and most >= SHOWS * observed.loss
+        least = least_cost(job, observed.odd[0].row, part)
+        return observed.loss >= least and most >= SHOWS * observed.loss
     first, last = observed.window.steps
     steps, row = job.line.steps, observed.odd[0].row
     before = (steps >= first - AROUND) & (steps < first)

@@ -24,12 +24,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_brief import ENOUGH, PAIR_EFFECT, SUSPECTS, above_all
+from stepscope.diagnose.detect.straggler_brief import (
+    ENOUGH,
+    PAIR_EFFECT,
+    PERSISTENCE,
+    SUSPECTS,
+    above_all,
+)
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import HALF, LEAST_COST_OF_PAUSES
+from stepscope.diagnose.thresholds import HALF, LEAST_COST, LEAST_COST_OF_PAUSES
 from stepscope.window import Floats, Ints
 
 CAUSES = ("host", "data_loading", "gc", "jit_compile")
@@ -43,8 +49,8 @@ def most_lost(job: Observed, row: int, part: Ints, period_ns: Floats) -> float |
     """The share of a time that would come back if the host of a rank worked as long on some steps
     as its peers' do; None where no trace shows how long they work.
 
-    Means are compared: a host that is late for a moment in one step is not in the next. What is in
-    less than half of the steps is a pause or two, which have to cost more.
+    Means are compared: a host that is late for a moment in one step is not in the next. What most
+    steps do not show are pauses, which have to cost more.
     """
     if job.host_ns is None or not part.size:
         return None
@@ -54,16 +60,28 @@ def most_lost(job: Observed, row: int, part: Ints, period_ns: Floats) -> float |
     if not np.isfinite(excess_ns) or whole_ns <= 0:
         return None
     lost = max(part.size * excess_ns / whole_ns, 0.0)
-    least = 0.0 if lasts(job, row, part) else LEAST_COST_OF_PAUSES
-    return lost if lost >= least and _is_beyond(job, row, np.log(means)) else 0.0
+    is_enough = lost >= least_cost(job, row, part)
+    return lost if is_enough and _is_beyond(job, row, np.log(means)) else 0.0
 
 
-def lasts(job: Observed, row: int, part: Ints) -> bool:
-    """Whether the host of a rank takes longer than its peers' in half of some steps, by half of
-    what it does on average."""
+def least_cost(job: Observed, row: int, part: Ints) -> float:
+    """The least cost of a host that takes longer on some steps: more if that is not in most of
+    them, by half of the average, as in `straggler_brief`."""
     each = job.excess(np.asarray(job.host_ns), None, row)[part]
     known = each[np.isfinite(each)]
-    return bool(known.size) and float(np.mean(known >= HALF * known.mean())) >= HALF
+    high = np.mean(known >= HALF * known.mean()) if known.size else 1.0
+    return LEAST_COST if high >= PERSISTENCE else LEAST_COST_OF_PAUSES
+
+
+def waited_for(job: Observed, row: int, part: Ints) -> float:
+    """The share of the time in which the device of a rank waits for its host."""
+    if job.breakdown is None:
+        return 0.0
+    steps = job.breakdown.steps
+    of_row, column = job.line.places(steps)
+    inside = (of_row == row) & np.isin(column, part)
+    waited = float(steps.floats("host_wait_ns")[inside].sum())
+    return waited / max(float(np.nansum(job.line.job_period_ns[part])), 1.0)
 
 
 def together(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:

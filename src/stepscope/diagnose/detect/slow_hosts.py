@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
-from stepscope.diagnose.detect.host_time import most_lost
+from stepscope.diagnose.detect.host_time import most_lost, waited_for
 from stepscope.diagnose.detect.straggler import Straggler
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.finding import Slowdown
@@ -49,7 +49,7 @@ class SlowHosts:
 def _finding(job: Observed, one: Straggler, part: Ints) -> Slowdown:
     own, peers = _typical(job, one.row, part)
     rank, period_ns = int(job.line.ranks[one.row]), job.line.job_period_ns[part]
-    lost = min(most_lost(job, one.row, part, period_ns) or 0.0, _waited_for(job, one.row, part))
+    lost = min(most_lost(job, one.row, part, period_ns) or 0.0, waited_for(job, one.row, part))
     first, stop = int(part[0]), int(part[-1]) + 1
     return Slowdown(
         SlowHosts.name, "host",
@@ -67,14 +67,3 @@ def _typical(job: Observed, row: int, part: Ints) -> tuple[float, float]:
     """How long a host takes for a step, and those of its peers."""
     means: Floats = stats.row_means(np.asarray(job.host_ns)[:, part])
     return float(means[row]), stats.median(means[job.peers_of(row, None)])
-
-
-def _waited_for(job: Observed, row: int, part: Ints) -> float:
-    """The share of the time in which the device of a rank waits for its host."""
-    if job.breakdown is None:
-        return 0.0
-    steps = job.breakdown.steps
-    of_row, column = job.line.places(steps)
-    inside = (of_row == row) & np.isin(column, part)
-    waited = float(steps.floats("host_wait_ns")[inside].sum())
-    return waited / max(float(np.nansum(job.line.job_period_ns[part])), 1.0)
