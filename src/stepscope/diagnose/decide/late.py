@@ -85,8 +85,8 @@ def _of_whole_host(job: Observed, one: Slowdown) -> Slowdown:
     rows, period_ns = job.line.rows(np.array(one.ranks)), job.line.job_period_ns[part]
     if stats.median(np.array([waited_for(job, int(row), part) for row in rows])) < HALF * lost:
         return replace(one, cause="unknown")
-    each = np.array([most_lost(job, int(row), part, period_ns) or 0.0 for row in rows])
-    return replace(one, lost_fraction=min(lost, stats.median(each)))
+    least = min(most_lost(job, int(row), part, period_ns) or 0.0 for row in rows)
+    return replace(one, lost_fraction=min(lost, least))
 
 
 def _lost(job: Observed, one: Slowdown, cause: Cause, row: int) -> float | None:
