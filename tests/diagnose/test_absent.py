@@ -15,6 +15,7 @@ from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER, Job, Proces
 from stepscope.window import Window
 
 from .jobs import MS, START, Fault, a_job, a_table
+from .traces import Piece, a_trace
 
 ALL = (0, 1, 2, 3)
 LAST = "the last one to arrive may not have been recorded"
@@ -48,6 +49,15 @@ def test_where_nothing_else_was_found_the_job_is_not_called_healthy() -> None:
     diagnosis = diagnose(only(a_job(noise=0.02, faults=[SLOW]), 0, 1))
     assert (diagnosis.outcome, diagnosis.verdicts) == ("unknown", ())
     assert LAST in diagnosis.unaccounted
+
+
+def test_a_rank_that_is_late_in_all_collectives_alike_may_be_missing() -> None:
+    """None of them shows how long data moves without waiting for rank 3, and a slow network would
+    take as long."""
+    late = a_trace(lambda rank, step: [Piece("gemm", 6.0 if rank == 3 else 3.0)], steps=8)
+    diagnosis = diagnose(only(late, 0, 1))
+    assert (diagnosis.outcome, diagnosis.verdicts) == ("unknown", ())
+    assert "whether data moves then or they wait is unknown" in diagnosis.unaccounted
 
 
 @pytest.mark.parametrize("recorded", [(0, 3), (0, 1, 2)], ids=["the culprit", "all but a good one"])

@@ -358,3 +358,11 @@ def test_our_own_threads_are_no_functions_of_the_job() -> None:
     ours = Share("run", "python", 0.04, location="threading.py:9", thread="GIL: stepscope-profile")
     rows = profile(4, [Share("aten::mm", "operator", 0.8), ours])
     assert [one.name for one in found(a_window(4, rows)).functions] == ["aten::mm"]
+
+
+def test_an_operator_launches_also_where_all_kernels_are_short() -> None:
+    """No kernel takes a share of the window that is kept, and yet the device computes."""
+    short = [Share(f"kernel_{at}", "kernel", 0.0001) for at in range(3)]
+    rows = profile(4, [Share("aten::mm", "operator", 0.3), *short])
+    (patterns,) = Observed(a_window(4, rows)).patterns
+    assert patterns.has_devices and not any(map(patterns.on_device, patterns.functions))

@@ -58,6 +58,21 @@ def test_a_slow_group_of_three_accuses_the_network_and_none_of_its_ranks() -> No
     assert found.state == "slow"
 
 
+def in_one_step(window: Window) -> Window:
+    """The same operators, all of them in a single step."""
+    tables = {name: table.with_column("step", 0 * table.ints("step"))
+              for name, table in window.tables.items()}  # fmt: skip
+    comm = tables["comm_ops"].with_column("match", window.tables["comm_ops"].ints("step"))
+    return replace(window, tables={**tables, "comm_ops": comm})
+
+
+def test_operators_of_a_single_step_take_the_place_of_steps() -> None:
+    (verdict,) = the_network(in_one_step(a_job(FOURS, slow_in(1))))
+    assert verdict.group == "dp-1"
+    assert verdict.lost_fraction == pytest.approx(20 / 61, rel=0.1)
+    assert not the_network(in_one_step(a_job(FOURS, slow_in(1, 1.3))))
+
+
 def test_of_a_pair_both_ends_of_the_link_are_named() -> None:
     (verdict,) = the_network(a_job(PAIRS, slow_in(2)))
     assert (verdict.group, verdict.ranks, verdict.victims) == ("dp-2", (4, 5), 6)

@@ -39,7 +39,7 @@ from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
-from stepscope.window import Floats, Ints, Mask, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
 Result = TypeVar("Result")
 
@@ -85,6 +85,18 @@ class Observed:
     @cached_property
     def total(self) -> Floats:
         return self.own.total
+
+    @cached_property
+    def host_ns(self) -> Floats | None:
+        """How long each host works on each step, `[rank, step]`, NaN if unknown; None where no
+        trace shows it."""
+        steps = self.window.table("steps")
+        if steps is None or not steps.knows("host_ns"):
+            return None
+        cell, works = self.line.cells(steps), steps.ints("host_ns")
+        known, grid = (cell >= 0) & (works != NULL), np.full(int(np.prod(self.line.shape)), np.nan)
+        grid[cell[known]] = works[known]
+        return grid.reshape(self.line.shape)
 
     @cached_property
     def device_busy(self) -> Floats | None:

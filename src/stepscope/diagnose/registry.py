@@ -43,6 +43,7 @@ from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.shortest_waits import ShortestWaits
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
+from stepscope.diagnose.detect.slow_hosts import SlowHosts
 from stepscope.diagnose.detect.slow_link_brief import BriefLinks
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
@@ -105,6 +106,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     BusyHosts(),
     ShortestWaits(),
     SlowUnits(),
+    SlowHosts(),
     BehaviourPatterns(),
     Stopped(),
     QuotaHosts(),

@@ -36,7 +36,7 @@ def _spec(name: str, columns: str, time: str = "start_ns", optional: str = "") -
 TABLES: Mapping[str, TableSpec] = {
     spec.name: spec
     for spec in (
-        _spec("steps", "step:int64 start_ns:int64 duration_ns:int64"),
+        _spec("steps", "step:int64 start_ns:int64 duration_ns:int64", optional="host_ns:int64"),
         _spec(
             "phases",
             "step:int64 phase:str microbatch:int32 start_ns:int64 duration_ns:int64",

@@ -86,3 +86,34 @@ def test_one_collective_without_a_number_leaves_the_others_theirs(tmp_path: Path
     comm = read_ranks(tmp_path, reduces(0, silent=True), reduces(3, silent=False))["comm_ops"]
     first, second = (comm.take(comm.ints("rank") == rank).ints("match").tolist() for rank in (0, 1))
     assert first[3:-1] == second[:-1] and first[-1] == NULL
+
+
+def test_steps_are_as_long_as_devices_take_that_are_behind(tmp_path: Path) -> None:
+    """The host has marked all steps before the device begins the first one."""
+    steps = read_ranks(tmp_path, with_ahead(0, 5))["steps"]
+    start, lasted = steps.ints("start_ns"), steps.ints("duration_ns")
+    assert (abs(lasted[1:] - STEP_US * 1000) <= 1000).all()
+    assert start.tolist() == sorted(start.tolist()) and lasted[0] > 0
+
+
+def test_a_host_works_on_a_step_while_it_is_not_blocked_by_its_device(tmp_path: Path) -> None:
+    """It synchronizes for 300 us with a device that computes, as `.item()` does."""
+    waits = event("cuda_runtime", "cudaStreamSynchronize", 1205, 300, correlation=7)
+    busy = launched("gemm", 1203, 1204, 299)
+    tables = read_ranks(tmp_path, with_ahead(0, 0), [*with_ahead(1, 0), waits, *busy])
+    steps = tables["steps"]
+    first = steps.ints("step") == 5
+    alone, blocked = (
+        steps.ints("host_ns")[first & (steps.ints("rank") == rank)] for rank in (0, 1)
+    )
+    assert (alone - blocked).tolist() == [300_000]
+
+
+def test_it_also_waits_for_what_its_device_does_before_its_first_recorded_kernel(
+    tmp_path: Path,
+) -> None:
+    behind = [one for one in with_ahead(0, 2) if one["args"].get("correlation") != -1]
+    waits = event("cuda_runtime", "cudaStreamSynchronize", 1205, 300, correlation=7)
+    steps = read_ranks(tmp_path, [*behind, waits], with_ahead(1, 0))["steps"]
+    first = steps.take(steps.ints("step") == 5)
+    assert sorted(first.ints("host_ns").tolist()) == [699_000, 999_000]

@@ -9,7 +9,7 @@ Cannot see: a slow network, which looks the same; groups whose members are not l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,12 +31,21 @@ def unrecorded_ranks(job: Observed) -> frozenset[int]:
 
 def wait_ns(job: Observed) -> Floats:
     """By step, how long even the recorded rank that waits least waits for unrecorded ones."""
+    return _least_ns(job, lambda table, took: took - _transfer_ns(table, took))
+
+
+def exposed_ns(job: Observed) -> Floats:
+    """The same with the transfers, which may all wait: for a rank that is late in all of them."""
+    return _least_ns(job, lambda _, took: took)
+
+
+def _least_ns(job: Observed, waits: Callable[[Table, Ints], Floats | Ints]) -> Floats:
     absent = unrecorded_ranks(job)
     calls = _calls(job, [one for one in job.window.groups if absent & set(one.ranks)])
     matched = None if calls is None else match(calls)
     if matched is None or not matched.order.size:
         return np.zeros(len(job.line.steps))
-    waited = _waited(job, matched)
+    waited = _waited(job, matched, waits)
     idle = np.nan_to_num(job.line.job_period_ns - job.total, nan=np.inf)
     least = np.fmin.reduce(np.clip(np.minimum(waited, idle), 0, None), axis=0)
     return np.asarray(np.nan_to_num(least))  # gauges know ranks that nobody recorded otherwise
@@ -63,14 +72,16 @@ def _calls(job: Observed, groups: Sequence[ProcessGroup]) -> Table | None:
     return comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0))
 
 
-def _waited(job: Observed, matched: Matched) -> Floats:
+def _waited(
+    job: Observed, matched: Matched, waits: Callable[[Table, Ints], Floats | Ints]
+) -> Floats:
     """The same of each rank in each step, without what it may have computed meanwhile."""
     table, order, begins = matched.table, matched.order, matched.bounds[:-1]
     ends = np.where(table.ints("end_ns") == NULL, np.iinfo(np.int64).max, table.ints("end_ns"))
     last = np.maximum.reduceat(arrivals(table)[order], begins)
     first_end = np.minimum.reduceat(ends[order], begins)
     took = np.where(first_end < np.iinfo(np.int64).max, first_end - last, 0).clip(0)
-    until = last + (took - _transfer_ns(table.take(order[begins]), took)).astype(np.int64)
+    until = last + waits(table.take(order[begins]), took).astype(np.int64)
     number = np.repeat(np.arange(begins.size), np.diff(matched.bounds))
     row = job.line.rows(table.ints("rank"))[order]
     return covered(job.line, row, last[number], until[number])

@@ -10,11 +10,13 @@ import numpy as np
 from stepscope.diagnose.decide.cause import reason_of
 from stepscope.diagnose.decide.same_loss import names_nothing
 from stepscope.diagnose.decide.slow_ranks import named_phase
+from stepscope.diagnose.detect.host_time import CAUSES, most_lost, waited_for
 from stepscope.diagnose.detect.late_alone import SCORE
 from stepscope.diagnose.detect.slowdown import suspect_of
 from stepscope.diagnose.explain.elimination import Elimination
-from stepscope.diagnose.finding import Finding, Recurring, Regression, Slowdown
+from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown
 from stepscope.diagnose.method import Explanation
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
 
@@ -58,7 +60,7 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
     """The rank with the cause that a measurement shows, or that its own time suggests if this
     explains most of what the rank costs."""
     if len(one.ranks) != 1 or one.steps is None or not job.own.phases:
-        return one
+        return _of_whole_host(job, one)
     row, first, last = *job.line.rows(np.array(one.ranks)), *job.line.columns(np.array(one.steps))
     suspect = suspect_of(job, int(row), (int(first), int(last) + 1), None, (None,))
     if not suspect.excess_ns >= HALF * (one.lost_fraction or 0.0) * job.line.typical_ns:
@@ -67,7 +69,31 @@ def with_cause(job: Observed, one: Slowdown, explanations: Sequence[Explanation]
     if reason.cause == "unknown":
         return one
     return replace(
-        one, cause=reason.cause, phase=named_phase(suspect), function=reason.chosen.function,
+        one, lost_fraction=_lost(job, one, reason.cause, int(row)), cause=reason.cause,
+        phase=named_phase(suspect), function=reason.chosen.function,
         kernels=reason.kernels, supporting=reason.evidence,
         decisions=(*one.decisions, *reason.decisions),
     )  # fmt: skip
+
+
+def _of_whole_host(job: Observed, one: Slowdown) -> Slowdown:
+    """The ranks of a host that are late together: because of it if their devices wait for it, and
+    then they cost what it takes longer; else for another reason."""
+    if one.cause not in CAUSES or one.lost_of is None or job.host_ns is None:
+        return one
+    part, lost = np.flatnonzero(job.line.within(one.lost_of)), one.lost_fraction or 0.0
+    rows, period_ns = job.line.rows(np.array(one.ranks)), job.line.job_period_ns[part]
+    if stats.median(np.array([waited_for(job, int(row), part) for row in rows])) < HALF * lost:
+        return replace(one, cause="unknown")
+    least = min(most_lost(job, int(row), part, period_ns) or 0.0 for row in rows)
+    return replace(one, lost_fraction=min(lost, least))
+
+
+def _lost(job: Observed, one: Slowdown, cause: Cause, row: int) -> float | None:
+    """What it costs: others wait for a late host, but whose host takes as long as theirs does would
+    be in nobody's way if it had not begun late."""
+    if cause not in CAUSES or one.lost_of is None:
+        return one.lost_fraction
+    part = np.flatnonzero(job.line.within(one.lost_of))
+    most = most_lost(job, row, part, job.line.job_period_ns[part])
+    return one.lost_fraction if most is None else min(one.lost_fraction or 0.0, most)

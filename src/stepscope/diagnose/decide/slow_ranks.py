@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.account import host_pace
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cause import Reason, reason_of
 from stepscope.diagnose.decide.cost import Cost, among_spikes
@@ -19,6 +18,7 @@ from stepscope.diagnose.decide.experts import excused
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.decide.whole_groups import as_groups
+from stepscope.diagnose.detect import host_time
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
@@ -72,6 +72,7 @@ def judge(
     slow = [_slowdown(job, finding, suspect, reason, cost, at)
             for at, (finding, suspect, reason) in enumerate(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
+    slow = host_time.together(job, slow)
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
     together = as_groups(job, joined(job.window, slow, cluster))
     weighed = [rules.weighed(one) for one in together]
@@ -92,8 +93,7 @@ def _slowdown(
     computes = reason.cause == "compute"
     no_pause = chosen.proven or (computes and chosen.strength == "measured")
     share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven, no_pause)
-    paced = host_pace.most_lost(job, suspect) if reason.cause == "host" else None
-    share = share if paced is None else min(share, paced)
+    share = min(share, _most_lost(job, suspect)) if reason.cause in host_time.CAUSES else share
     clock = gpu.relative_clock(job, suspect.row, suspect.first, suspect.stop) if computes else None
     extent = passes.extent(job, suspect) if computes else "some"
     spikes = len(suspect.spikes) if suspect.spikes else None
@@ -121,6 +121,14 @@ def _slowdown(
         decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
                    rules.unequal_work(reason.cause)),
     )  # fmt: skip
+
+
+def _most_lost(job: Observed, suspect: Suspect) -> float:
+    """What a late host costs at most, as a share of the steps that its cost is related to."""
+    part = np.arange(len(job.line.steps))[suspect.columns]
+    whole = among_spikes(job, suspect) if suspect.spikes else part
+    most = host_time.most_lost(job, suspect.row, part, job.line.job_period_ns[whole])
+    return 1.0 if most is None else most
 
 
 def _timed_by_hosts(job: Observed) -> bool:

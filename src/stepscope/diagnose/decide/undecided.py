@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks
 from stepscope.diagnose.account.waste import by_all
-from stepscope.diagnose.decide.unseen import waiting_for_absent
+from stepscope.diagnose.decide.unseen import meeting_absent, waiting_for_absent
 from stepscope.diagnose.decide.waits_known import connects
 from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
@@ -40,7 +40,8 @@ OF_KERNELS = ", and kernels alone do not show how long a step takes"
 def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
     return (_unaccounted(job, settings) or _between_roles(job)
-            or waiting_for_absent(job, (), MOST_UNEXPLAINED) or _in_no_phase(job)
+            or waiting_for_absent(job, (), MOST_UNEXPLAINED)
+            or meeting_absent(job, MOST_UNEXPLAINED) or _in_no_phase(job)
             or _unexplained(job, known) or _too_brief(job))  # fmt: skip
 
 

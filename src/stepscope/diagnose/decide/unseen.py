@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
+from stepscope.diagnose.account.absent import exposed_ns, unrecorded_ranks, wait_ns
 from stepscope.diagnose.decide.rules import LAST_ARRIVAL, suspected
 from stepscope.diagnose.detect.busy_hosts import BusyHosts
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict, Waste
@@ -140,6 +140,21 @@ def waiting_for_absent(
         return ""
     wait = stats.median(wait_ns(job)[job.line.warm_up :])
     return _says(wait) if wait > least * job.line.typical_ns else ""
+
+
+def meeting_absent(job: Observed, least: float) -> str:
+    """That recorded ranks are in collectives with unrecorded ones for more than this share of a
+    step, without anything to compute, after the last of them has arrived.
+
+    Either their data moves slowly, or they wait: nobody can tell if it is so in all collectives.
+    """
+    exposed = stats.median(exposed_ns(job)[job.line.warm_up :])
+    if not exposed > least * job.line.typical_ns:
+        return ""
+    return (
+        f"the recorded ranks are in collectives with ranks that were not for {exposed / 1e6:.1f} "
+        "ms per step, and whether data moves then or they wait is unknown"
+    )
 
 
 def reworded(verdict: Verdict, say: Callable[[str], str]) -> Verdict:

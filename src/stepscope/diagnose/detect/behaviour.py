@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.host_time import least_cost, most_lost
 from stepscope.diagnose.detect.odd_patterns import (
     LOWER,
     Odd,
@@ -104,10 +105,15 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
 
     What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
     contain kernels, and where they are not known nothing is lost. In a trace all steps were
-    profiled: there most of them show what is no single stall.
+    profiled: there most of them show what is no single stall, or hosts' own times what delays a
+    host, whose functions are seen where its device waits for them, however long they take.
     """
     if _on_device(observed) or observed.window.steps is None or job.own.hidden:
         return True
+    if (most := _most_lost(job, observed)) is not None:
+        part = np.flatnonzero(job.line.within(observed.window.steps))
+        least = least_cost(job, observed.odd[0].row, part)
+        return observed.loss >= least and most >= SHOWS * observed.loss
     first, last = observed.window.steps
     steps, row = job.line.steps, observed.odd[0].row
     before = (steps >= first - AROUND) & (steps < first)
@@ -124,6 +130,14 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     return not sides or any(
         side.mean() >= max(least, ERRORS * side.std() / np.sqrt(side.size)) for side in sides
     )
+
+
+def _most_lost(job: Observed, observed: _Observation) -> float | None:
+    """What a function of a host costs at most: how much longer that host works on these steps."""
+    if _on_device(observed) or observed.window.steps is None:
+        return None
+    part = np.flatnonzero(job.line.within(observed.window.steps))
+    return most_lost(job, observed.odd[0].row, part, job.line.job_period_ns[part])
 
 
 def _on_device(observed: _Observation) -> bool:
@@ -195,6 +209,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdow
     kernels = tuple(dict.fromkeys(worst.window.functions[one.function].name for one in worst.odd))
     windows = {id(one.window): one.window for one in same}
     times = first.beta / max(first.usual, 0.01)
+    lost = min(worst.loss, 1.0 if (most := _most_lost(job, worst)) is None else most)
     margin = min(one.odd[0].z - one.odd[0].needed for one in same)
     detail = evidence(worst.window, first, worst.group, len(ranks))
     decision = Decision(
@@ -209,7 +224,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdow
         function=None if of_device else function.frame,
         kernels=kernels[:KERNELS] if of_device else (),
         steps=_steps_of(list(windows.values())), time_ns=_times(list(windows.values())),
-        slowdown=times, lost_fraction=min(worst.loss, 1.0), score=score(margin),
+        slowdown=times, lost_fraction=lost, score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
                 "windows": len(windows), "of_windows": len(windows_now(job))},

@@ -81,7 +81,7 @@ class SharedLoading:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         phase = _phase(job)
-        own = None if phase is None else _holding(job, job.own.of(phase))
+        own = None if phase is None else _holding(job, phase)
         if phase is None or own is None:
             return
         loads = _of_slowest_stage(job, own)
@@ -111,13 +111,19 @@ def _phase(job: Observed) -> str | None:
     return DATA_LOAD if DATA_LOAD in named else next(iter(named), None)
 
 
-def _holding(job: Observed, loading: Floats) -> Floats | None:
-    """How long each rank loads while its device idles; None if nothing shows that, or it is
-    never long."""
+def _holding(job: Observed, phase: str) -> Floats | None:
+    """How long each rank loads while devices idle; None if nothing shows that, or it is never long.
+
+    In a trace hosts are seen to load. Those that wait for the last one launch ahead meanwhile, so
+    that its device alone idles: the others are held by their own loading for as long, too.
+    """
+    loading = job.own.of(phase)
     idle = waste.idle_of_devices(job) if _is_notable(job, loading) else None
     if idle is None:
         return None
     own = np.minimum(loading, idle)
+    if job.host_ns is not None:
+        own = np.minimum(_lasted(job, phase), np.fmax.reduce(own, axis=0, initial=0.0))
     return np.maximum(own - HANDOVER_NS, 0.0) if _has_workers(job) else own
 
 

@@ -26,7 +26,7 @@ from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import Matched, match
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.window import NULL, Floats, Ints, Mask, Table, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, numbered, occurrence, union
 
 ALONE = 0.5
 """Part of the transfer: operators whose ranks compute for longer beside it compete with that
@@ -73,13 +73,17 @@ class _Operators:
     kind: Ints
     transfer_ns: Floats
     end_ns: Ints
+    parts: int
+    """How many columns one step has."""
 
 
 def slow_transfers(job: Observed) -> list[SlowTransfer]:
     """All places that are persistently slower than their equals, the costliest first."""
     operators = _operators(job)
-    if operators is None or len(job.line.steps) < brief.SEVERAL:
+    if operators is None:
         return []
+    if len(job.line.steps) - job.line.warm_up < brief.SEVERAL:
+        operators = _in_turn(job, operators)
     classes = _classes(operators.places)
     tests = sum(map(len, classes))
     found = [one for places in classes for one in _slower(job, operators, places, tests)]
@@ -87,12 +91,23 @@ def slow_transfers(job: Observed) -> list[SlowTransfer]:
     return sorted(found, key=lambda one: one.usual_ns - one.own_ns)
 
 
+def _in_turn(job: Observed, operators: _Operators) -> _Operators:
+    """The operators of a single step, those of each kind one after the other in place of steps:
+    equal operators of one place scatter as steps do."""
+    judged = operators.column >= job.line.warm_up
+    number = numbered(operators.column, operators.place, operators.kind)
+    turn = occurrence(number, operators.end_ns)
+    parts = int(turn[judged].max(initial=0)) + 1
+    return replace(operators, column=operators.column * parts + np.minimum(turn, parts - 1),
+                   parts=parts)  # fmt: skip
+
+
 def _slower(
     job: Observed, operators: _Operators, places: list[int], tests: int
 ) -> Iterator[SlowTransfer]:
     """The slow ones among places that are equals."""
-    skip = job.line.warm_up
-    own, exposed = (part[:, skip:] for part in _per_step(operators, places, len(job.line.steps)))
+    columns, skip = len(job.line.steps) * operators.parts, job.line.warm_up * operators.parts
+    own, exposed = (part[:, skip:] for part in _per_step(operators, places, columns))
     everybody = [np.arange(len(places))]
     least = RATIO if len(places) > 2 else RATIO_OF_TWO
     for one in brief.stragglers(own, everybody, job.line.typical_ns, None, tests):
@@ -100,9 +115,11 @@ def _slower(
         usual = stats.median(stats.column_median(np.delete(own, one.row, axis=0)))
         slow = SlowTransfer(
             place.group, place.members, place.members if len(place.members) <= LINK else (),
-            len(places) - 1, stats.median(exposed[one.row]),
-            stats.median(stats.column_median(np.delete(exposed, one.row, axis=0))),
-            one.first + skip, one.stop + skip, one.z, one.needed,
+            len(places) - 1, operators.parts * stats.median(exposed[one.row]),
+            operators.parts * stats.median(
+                stats.column_median(np.delete(exposed, one.row, axis=0))),
+            (one.first + skip) // operators.parts, -(-(one.stop + skip) // operators.parts),
+            one.z, one.needed,
             stats.median(own[one.row]) / max(usual, 1.0),
         )  # fmt: skip
         if slow.ratio >= least:
@@ -233,7 +250,7 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
     column = job.line.columns(table.ints("step")[begins])
     end = np.minimum.reduceat(table.ints("end_ns"), begins)
     return _Operators(places, place[usable], column[usable], kind[usable],
-                      shortest[usable].astype(np.float64), end[usable])  # fmt: skip
+                      shortest[usable].astype(np.float64), end[usable], 1)  # fmt: skip
 
 
 def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:

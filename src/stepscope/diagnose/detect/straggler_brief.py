@@ -145,7 +145,7 @@ def measure(
     limit[steady] = np.minimum(limit[steady], NormalDist().inv_cdf(1 - alarms / steps))
     limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
     floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
-    above = _above_peers(tests)
+    above = above_all(tests)
     for group in excesses.groups:
         floor[group] = excesses.floor(group)
         for row in group[(effect[group] >= floor[group]) & (z[group] >= limit[group])]:
@@ -304,7 +304,7 @@ def _persists(since: Floats) -> float:
     return float(np.mean(values > np.median(values) / 2) >= PERSISTENCE)
 
 
-def _above_peers(tests: int) -> float:
+def above_all(tests: int) -> float:
     """The multiple of the spread that the farthest of this many healthy ranks hardly ever
     reaches."""
     normal = NormalDist()

@@ -142,15 +142,13 @@ class Patterns:
     time_ns: Span
     step_ns: float | None
     """The median length of a step of the window, where its steps are known."""
+    has_devices: bool
+    """Whether kernels were recorded, however short all of them are."""
 
     @cached_property
     def rows(self) -> Ints:
         """The rows of the ranks that were profiled."""
         return np.flatnonzero(np.isfinite(self.own))
-
-    @cached_property
-    def has_devices(self) -> bool:
-        return any(one.kind == "kernel" for one in self.functions)
 
     def on_device(self, function: Function) -> bool:
         """Whether it computes: with devices, an operator only launches what does."""
@@ -238,6 +236,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
         _calls(table, at, chosen, beta.shape),
         np.where(profiled, own, np.nan), np.where(profiled, waiting, np.nan), _steps(table),
         (int(begin.min()), int((begin + lasted).max())), _step_ns(table),
+        any(one.kind == "kernel" for one in names),
     )  # fmt: skip
 
 

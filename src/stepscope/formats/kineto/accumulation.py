@@ -125,7 +125,10 @@ def _joined(steps: Table) -> Table:
     end = start + steps.ints("duration_ns")
     begins = start[first]
     ends = np.maximum.reduceat(end, first) if first.size else end
-    return Table({"step": number, "start_ns": begins, "duration_ns": ends - begins})
+    joined = Table({"step": number, "start_ns": begins, "duration_ns": ends - begins})
+    if not steps.has("host_ns") or not first.size:
+        return joined
+    return joined.with_column("host_ns", np.add.reduceat(steps.ints("host_ns"), first))
 
 
 def _counted(before: Table, phases: Table, rhythm: _Rhythm) -> Table:

@@ -13,7 +13,7 @@ from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.patterns import Activity, Span, summarize, table_of
-from stepscope.window import NULL, Mask, Strings, Table, distinct, joined, union
+from stepscope.window import NULL, Mask, Strings, Table, Union, distinct, joined, union
 
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
 _WAIT = (*ON_CPU, "FSDP::")
@@ -84,7 +84,7 @@ def _operators(recorded: Recording) -> Iterator[Table]:
     cpu = recorded.cpu.take(~named(recorded.cpu, *_MARKS))
     threads = cpu.ints("thread")
     backward = distinct(threads[named(cpu, AUTOGRAD)]).tolist()
-    waits = _waits(recorded)
+    waits = blocked(recorded)
     for thread in (recorded.main, *(one for one in backward if one != recorded.main)):
         own = cpu.take(threads == thread)
         within = _within(own, waits)
@@ -92,15 +92,26 @@ def _operators(recorded: Recording) -> Iterator[Table]:
         waits = waits.take(~within)
 
 
-def _waits(recorded: Recording) -> Table:
+def blocked(recorded: Recording) -> Table:
     """The calls of the runtime in which a thread is blocked until the device gets on: long ones,
-    while the device works. The runtime's threads are not known."""
+    while the device works. The runtime's threads are not known.
+
+    Before its first recorded kernel a device may execute what was launched before the recording.
+    """
     calls = recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
     start, length = calls.ints("start_ns"), calls.ints("duration_ns")
-    busy = union(recorded.device.ints("start_ns"), ends(recorded.device))
+    busy = _busy(recorded)
     calls = calls.take(2 * busy.within(start, start + length) > length)
     names = Strings(np.zeros(len(calls), np.int32), (BLOCKED,))
     return Table({**{one: calls.ints(one) for one in _TIMES}, "name": names})
+
+
+def _busy(recorded: Recording) -> Union:
+    start, end = recorded.device.ints("start_ns"), ends(recorded.device)
+    if not start.size or not len(recorded.runtime):
+        return union(start, end)
+    first = min(int(recorded.runtime.ints("start_ns")[0]), int(start[0]))
+    return union(np.append(start, first), np.append(end, start[0]))
 
 
 def _within(operators: Table, calls: Table) -> Mask:

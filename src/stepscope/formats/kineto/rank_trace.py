@@ -18,7 +18,7 @@ from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
 from stepscope.formats.kineto.launches import Launched, began, launched
 from stepscope.formats.kineto.names import PROFILER_STEP
-from stepscope.formats.kineto.patterns import activity, patterns, step_numbers, window
+from stepscope.formats.kineto.patterns import activity, blocked, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.recording import Recording, recording, scanner
@@ -28,7 +28,7 @@ from stepscope.formats.kineto.steps import Steps, find_steps
 from stepscope.formats.limits import MOST_RANKS
 from stepscope.patterns import Activity, Span
 from stepscope.trace import ProcessGroup
-from stepscope.window import NULL, Column, Ints, Strings, Table
+from stepscope.window import NULL, Column, Ints, Strings, Table, union
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns", "counted_ns")
 _LATEST_NS = 2**62
@@ -212,15 +212,37 @@ def _rank_trace(
 
 
 def _steps_table(recorded: Recording, steps: Steps, of: Launched) -> Table:
-    """The host's steps; the first one begins when the device is free for it: what the device does
-    before is of steps that were not recorded."""
-    start = steps.start_ns.copy()
+    """The steps as they were executed.
+
+    A step ends with the last kernel that was launched in it, and the next one begins then, or when
+    the host begins it, whichever is later. What the device does before the first step is of steps
+    that were not recorded.
+    """
+    start, end = steps.start_ns.copy(), np.maximum(steps.end_ns, _device_ends(recorded, steps, of))
     if start.size:
         start[0] = began(recorded, steps, of)
-    return Table({
+        start[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
+    table = Table({
         "step": steps.number, "start_ns": start,
-        "duration_ns": np.maximum(steps.end_ns - start, 0),
+        "duration_ns": np.maximum(end - start, 0),
     })  # fmt: skip
+    launches = len(recorded.device) and len(recorded.runtime)
+    return table.with_column("host_ns", _host_works(recorded, steps)) if launches else table
+
+
+def _host_works(recorded: Recording, steps: Steps) -> Ints:
+    """How long the host works on each step: without calls that wait for the device."""
+    calls = blocked(recorded)
+    waits = union(calls.ints("start_ns"), ends(calls))
+    return steps.end_ns - steps.start_ns - waits.within(steps.start_ns, steps.end_ns)
+
+
+def _device_ends(recorded: Recording, steps: Steps, of: Launched) -> Ints:
+    """When the device ended each step; NULL where nothing was launched in it."""
+    last = np.full(steps.number.size, NULL)
+    at = steps.places(of.counted_ns)
+    np.maximum.at(last, at[at >= 0], ends(recorded.device)[at >= 0])
+    return last
 
 
 def _kernels(recorded: Recording, steps: Steps, of: Launched) -> Table:

@@ -38,12 +38,15 @@ class Steps:
 
     def of(self, time_ns: Ints) -> Ints:
         """The step of each time; NULL if there is none."""
+        at = self.places(time_ns)
+        return np.where(at >= 0, np.append(self.number, NULL)[at], NULL)
+
+    def places(self, time_ns: Ints) -> Ints:
+        """Where the step of each time is in these columns; -1 if there is none."""
         if not self.number.size:
-            return np.full(time_ns.shape, NULL)
+            return np.full(time_ns.shape, -1)
         at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        index = np.maximum(at, 0)
-        inside = (at >= 0) & (time_ns < self.end_ns[index])
-        return np.where(inside, self.number[index], NULL)
+        return np.where((at >= 0) & (time_ns < self.end_ns[np.maximum(at, 0)]), at, -1)
 
 
 NO_STEPS = Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
