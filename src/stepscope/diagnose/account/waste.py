@@ -23,7 +23,7 @@ from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 WITHIN = 5
 """Steps that are looked at together. Our simulator."""
@@ -124,6 +124,28 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
         return np.full(line.period_ns.shape, np.nan)
     busy = union_of_rows(axis, line.rows, table, spans)
     return uncovered(line, axis, busy)
+
+
+def left_of_steps(job: Observed) -> Floats | None:
+    """What remains of each rank's steps beside their phases other than loading, `[rank, step]`;
+    None if unknown.
+
+    Wherever these lie: a device that is behind its host works on a step during the next one, which
+    may not have been recorded. But what a step gives to do has to be done within one step time.
+    """
+    phases, line = job.window.table("phases"), job.line
+    if phases is None:
+        return None
+    cell, begin, lasted = line.cells(phases), phases.ints("start_ns"), phases.ints("duration_ns")
+    known = _of_devices(phases) & (cell >= 0)
+    cell, begin, end = cell[known], begin[known], (begin + lasted)[known]
+    axis = axis_over(line.period_ns.size, begin, end)
+    if axis is None:
+        return None
+    busy = union(axis.at(cell, begin), axis.at(cell, end))
+    first = np.arange(line.period_ns.size) * axis.span_ns
+    worked = busy.within(first, first + axis.span_ns - 1).reshape(line.shape)
+    return np.maximum(line.period_ns - worked, 0.0)
 
 
 def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
