@@ -182,8 +182,9 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"in {events} of {stop - first} steps")  # fmt: skip
     where = place(found.phase)
     several = max(sum(len(run) - 1 for run in found.runs) / events, 1.0)  # each has one before it
+    longer = duration(found.excess_ns / several)
     says = (
-        f"{when}, steps take {duration(found.excess_ns / several)} longer{where} ({source.source}), "
+        f"{when}, steps take {longer} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
     says += line.since(first)
