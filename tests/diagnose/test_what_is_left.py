@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.account.waste import left_of_steps
+from stepscope.diagnose.account.waste import left_of_steps, stretch
 from stepscope.diagnose.observed import Observed
 from stepscope.trace import DATA_LOAD, Host, Job
 from stepscope.window import Window
@@ -33,3 +33,10 @@ def a_job(load_ms: int) -> Observed:
 def test_no_more_is_lost_to_loading_than_the_work_of_the_step_leaves(load_ms: int) -> None:
     left = left_of_steps(a_job(load_ms))
     assert left is not None and np.allclose(left, 20 * MS)
+
+
+def test_no_step_loses_more_than_it_lasts() -> None:
+    """Hosts that run ahead take 10 ms for steps in which one of them loads for 160 ms."""
+    job = a_job(10)
+    part = stretch(job, np.full(len(job.line.steps), 160.0 * 100 * MS), 0.05)
+    assert part is not None and part.loss == 1.0

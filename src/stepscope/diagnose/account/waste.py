@@ -250,10 +250,11 @@ def _loss(share: Floats, first: int, stop: int) -> float:
 
 
 def _shares(job: Observed, spent: Floats, planned: bool, blur_ns: float) -> Floats:
-    """What is spent in each judged step, as a share of it; NaN in long ones."""
+    """What is spent in each judged step, as a share of it, at most all of it: a rank may take
+    longer in a step than the others; NaN in long ones."""
     skip = job.line.warm_up
     period = job.line.job_period_ns[skip:]
-    share = spent[skip:] / np.maximum(period, 1.0)
+    share = np.minimum(spent[skip:] / np.maximum(period, 1.0), 1.0)
     return np.where(_beside_pauses(job, period, blur_ns), share, np.nan) if planned else share
 
 
