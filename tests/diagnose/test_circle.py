@@ -8,7 +8,7 @@ from stepscope.diagnose.run import find_hang
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Table, Window
 
-from .jobs import START, a_table
+from .jobs import START, a_table, put
 from .test_hang import SECOND, the_hang
 
 Row = tuple[int, int, str, int, str, int, float, float | None]
@@ -173,3 +173,16 @@ def test_the_host_in_every_exchange_that_stalls_is_cut_off() -> None:
     rows += [(2, HUNG, "2-3", HUNG, "AllReduce", -1, HUNG + 0.1, None)]
     verdict = the_hang(find_hang(a_job(rows, GRID, hosts=4)))
     assert (verdict.cause, verdict.ranks) == ("network", (1,))
+
+
+def test_recorded_ranks_that_wait_in_a_circle_do_so_whoever_was_not_recorded() -> None:
+    """Rank 2 of 6 left out its gradients; of the last two ranks nothing was recorded."""
+    groups = tuple(ProcessGroup(one.id, one.kind, tuple(range(6))) for one in WORLD)
+    rows = [row for step in range(HUNG) for rank in range(4) for row in averaged(rank, step)]
+    for rank in range(4):
+        rows += averaged(rank, HUNG, "l" if rank == 2 else "g", ended=False)
+    window = a_job(rows, groups)
+    steps = window.tables["steps"]
+    window = put(window, steps=steps.take(steps.ints("rank") < 4))
+    verdict = the_hang(find_hang(window))
+    assert (verdict.ranks, verdict.cause, verdict.confidence) == ((2,), "code", 0.9)

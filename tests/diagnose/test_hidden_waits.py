@@ -142,3 +142,12 @@ def test_time_in_no_phase_is_unknown_if_only_some_moments_of_operators_were_reco
         ended = ended.with_column("start_ns", np.where(recorded, table.ints("enqueue_ns"), NULL))
         job = put(a_job("dp"), comm_ops=ended)
         assert (GAPS in own(job).phases) is known
+
+
+@pytest.mark.parametrize("kind", ["tp", "cp", "ep", "mp"])
+def test_operators_after_all_passes_tell_nothing_of_those_within(kind: str) -> None:
+    """Members of a ring also reduce their gradients; its sends and receives were not recorded."""
+    table, job = operators(kind, ended=True), a_job(kind, phases="")
+    after = table.ints("enqueue_ns") + 250 * MS
+    table = table.with_column("enqueue_ns", after).with_column("end_ns", after + MS)
+    assert own(put(job, comm_ops=table)).hidden_phases == {"forward-compute"}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from stepscope.diagnose.detect.late_alone import LateAlone
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.method import SoFar
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Table, Window
@@ -125,3 +129,24 @@ def test_hosts_that_run_ahead_of_their_devices_by_different_times_are_not_late()
     assert not diagnose(
         Window(Job("ahead", RANKS, HOSTS, groups=(ALL,)), {"comm_ops": comm})
     ).verdicts
+
+
+def test_where_most_steps_are_short_a_share_of_the_time_is_one_of_all_steps() -> None:
+    """Of three steps two take 1 ms: a rank that is late by 20 ms costs no multiple of the time."""
+    random, now, rows, steps = np.random.default_rng(5), START, [], []
+    for step in range(STEPS):
+        work = random.normal(100.0 if step % 3 == 2 else 1.0, 0.2, RANKS)
+        work[5] += 20.0 if step % 3 == 2 else 0.0
+        called = now + (work * MS).astype(np.int64)
+        end = int(called.max()) + MS // 10
+        rows += [(rank, step, ALL.id, step, "AllReduce", -1, int(called[rank]), int(called[rank]),
+                  end) for rank in range(RANKS)]  # fmt: skip
+        steps += [(rank, step, now, end - now) for rank in range(RANKS)]
+        now = end
+    names = "rank step group seq op peer enqueue_ns start_ns end_ns"
+    window = Window(Job("bursts", RANKS, HOSTS, groups=(ALL,)), {
+        "comm_ops": a_table(names, rows),
+        "steps": a_table("rank step start_ns duration_ns", steps),
+    })  # fmt: skip
+    found = LateAlone().detect(Observed(window), SoFar())
+    assert [one.lost_fraction for one in found] == [pytest.approx(20 / 122, abs=0.02)]

@@ -8,6 +8,7 @@ import pytest
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.roles import roles
+from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 from tests.diagnose.jobs import MS, Fault, a_job, a_table, both, put, without
 from tests.diagnose.roles import GENERATE, SCORE, TRAIN, a_job_of_roles
@@ -96,3 +97,15 @@ def test_ranks_that_evaluate_together_are_compared_with_each_other() -> None:
 def test_a_rank_that_is_alone_with_a_phase_keeps_its_peers() -> None:
     (rows,) = Observed(with_evaluation((2,))).groups(None)
     assert rows.tolist() == [*range(8)]
+
+
+def test_ranks_that_share_most_operators_have_two_roles_if_only_some_train() -> None:
+    """Actors gather and receive weights with the learners, who also reduce gradients."""
+    groups = (ProcessGroup("all", "world", tuple(range(6))), ProcessGroup("grads", "dp", (3, 4, 5)))
+    rows = [(rank, step, name, step, op, -1, step * 100 * MS, step * 100 * MS + MS)
+            for step in range(9) for name, op, ranks in (
+                ("all", "AllGather", range(6)), ("all", "Broadcast", range(6)),
+                ("grads", "AllReduce", range(3, 6))) for rank in ranks]  # fmt: skip
+    comm = a_table("rank step group seq op peer enqueue_ns end_ns", rows)
+    found = roles(Window(Job("actors", 6, groups=groups), {"comm_ops": comm}))
+    assert [rows.tolist() for rows in found] == [[3, 4, 5], [0, 1, 2]]

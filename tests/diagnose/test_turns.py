@@ -73,9 +73,20 @@ def test_of_two_losses_of_all_ranks_the_larger_is_said(monkeypatch: pytest.Monke
 
 def test_what_comes_back_began_with_its_first_time_if_several_more_would_have_come_before() -> None:
     job = Observed(clean(a_window(a_table(Loop().phases())))[0])
-    assert _since(job, np.arange(50, STEPS, 10)) == (50, STEPS)
-    assert _since(job, np.arange(20, STEPS, 10)) == (job.line.warm_up, STEPS)
-    assert _since(job, np.arange(8, 30, 5)) == (job.line.warm_up, 33)
+
+    def since(*begins: int) -> tuple[int, int]:
+        return _since(job, [np.array([begin]) for begin in begins])
+
+    assert since(*range(50, STEPS, 10)) == (50, STEPS)
+    assert since(*range(20, STEPS, 10)) == (job.line.warm_up, STEPS)
+    assert since(*range(8, 30, 5)) == (job.line.warm_up, 33)
+
+
+def test_what_is_lost_in_a_long_run_of_steps_is_a_part_of_these() -> None:
+    """It was related to the time up to the begin of the last run: 186 % of the step time."""
+    job = Observed(clean(a_window(a_table(Loop().phases())))[0])
+    runs = [np.array([20]), np.arange(22, 24), np.arange(25, 42)]
+    assert _since(job, runs) == (20, 42)
 
 
 def test_time_in_no_phase_is_described_and_not_named() -> None:

@@ -187,9 +187,17 @@ class Observed:
         return slow_side(levels, self.groups(phase), self.host_rows, alarms)
 
     def levels(self, own: Floats) -> Floats:
-        """The logarithm of what each rank typically takes, from own times `[rank, step]`."""
+        """The logarithm of what each rank typically takes, from own times `[rank, step]`.
+
+        Ranks that were there at different times saw other steps: what these were longer for all is
+        taken out first, as in a round of Tukey's median polish.
+        """
         pad = max(SHARE * self.line.typical_ns, SLICE_NS)
-        return stats.row_medians(np.log(own + pad))
+        logs = np.log(own + pad)
+        seen, levels = np.asarray(np.isfinite(logs)), stats.row_medians(logs)
+        if (seen == seen.any(axis=1, keepdims=True)).all():
+            return levels
+        return stats.row_medians(logs - stats.column_median(logs - levels[:, None]))
 
     def peers_of(self, row: int, phase: str | None) -> Ints:
         """Rows of the ranks that do the same work as the given one, without that rank itself.

@@ -19,7 +19,7 @@ _SPARE: Mapping[str, str] = {
     "phases": "step microbatch start_ns",
     "kernels": "step stream",
     "kernel_summaries": "stream cluster",
-    "comm_ops": "step peer bytes enqueue_ns",
+    "comm_ops": "step group seq peer bytes enqueue_ns",
     "transfers": "peer posted completed",
     "stacks": "thread active gil",
     "hardware": "rank host",

@@ -23,7 +23,7 @@ from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 WITHIN = 5
 """Steps that are looked at together. Our simulator."""
@@ -124,6 +124,28 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
         return np.full(line.period_ns.shape, np.nan)
     busy = union_of_rows(axis, line.rows, table, spans)
     return uncovered(line, axis, busy)
+
+
+def left_of_steps(job: Observed) -> Floats | None:
+    """What remains of each rank's steps beside their phases other than loading, `[rank, step]`;
+    None if unknown.
+
+    Wherever these lie: a device that is behind its host works on a step during the next one, which
+    may not have been recorded. But what a step gives to do has to be done within one step time.
+    """
+    phases, line = job.window.table("phases"), job.line
+    if phases is None:
+        return None
+    cell, begin, lasted = line.cells(phases), phases.ints("start_ns"), phases.ints("duration_ns")
+    known = _of_devices(phases) & (cell >= 0)
+    cell, begin, end = cell[known], begin[known], (begin + lasted)[known]
+    axis = axis_over(line.period_ns.size, begin, end)
+    if axis is None:
+        return None
+    busy = union(axis.at(cell, begin), axis.at(cell, end))
+    first = np.arange(line.period_ns.size) * axis.span_ns
+    worked = busy.within(first, first + axis.span_ns - 1).reshape(line.shape)
+    return np.maximum(line.period_ns - worked, 0.0)
 
 
 def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
@@ -228,10 +250,11 @@ def _loss(share: Floats, first: int, stop: int) -> float:
 
 
 def _shares(job: Observed, spent: Floats, planned: bool, blur_ns: float) -> Floats:
-    """What is spent in each judged step, as a share of it; NaN in long ones."""
+    """What is spent in each judged step, as a share of it, at most all of it: a rank may take
+    longer in a step than the others; NaN in long ones."""
     skip = job.line.warm_up
     period = job.line.job_period_ns[skip:]
-    share = spent[skip:] / np.maximum(period, 1.0)
+    share = np.minimum(spent[skip:] / np.maximum(period, 1.0), 1.0)
     return np.where(_beside_pauses(job, period, blur_ns), share, np.nan) if planned else share
 
 

@@ -18,6 +18,7 @@ from stepscope.diagnose.decide.savings import (
     coupled,
     lost_to_pauses,
     savings,
+    served_ns,
     unrecorded_rows,
 )
 from stepscope.diagnose.decide.spike_rise import free_columns, spike_rise
@@ -438,7 +439,7 @@ class _Healing:
 def _of_busiest(job: Observed, savings: Savings) -> Floats:
     """The loss if a step lasts as long as its busiest rank: how much less busy that rank is in the
     what-if. In pipelines of which it is known how often stages take turns, stages add up."""
-    total = np.nan_to_num(job.total)
+    total = np.nan_to_num(job.total) - served_ns(job, {row for row, _ in savings})
     if not len(total):
         return np.zeros(total.shape[1])
     healed = total.copy()

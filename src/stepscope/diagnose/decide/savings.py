@@ -7,7 +7,7 @@ nor who waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,18 @@ def _excesses(
     elif not one.phases and job.pauses is not None:
         others = np.delete(job.pauses[:, part], one.row, axis=0)
         yield PAUSES, job.pauses[one.row, part] - np.median(others, axis=0)
+
+
+def served_ns(job: Observed, guilty: Collection[int]) -> Floats:
+    """`[rank, step]`: the time in no phase of ranks with another role than all culprits. One role
+    waits for the other by design, so nothing says that it is work."""
+    found = np.zeros_like(job.total)
+    unnamed = [np.nan_to_num(own) for phase, own in job.own.items() if phase in UNNAMED]
+    if guilty and unnamed and job.has_roles:
+        for rows in job.roles:
+            if not np.isin(rows, [*guilty]).any():
+                found[rows] = np.sum(unnamed, axis=0)[rows]
+    return found
 
 
 def unrecorded_rows(job: Observed) -> list[Ints]:

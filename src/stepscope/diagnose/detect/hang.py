@@ -313,6 +313,8 @@ def _absent(
 ) -> Stuck | None:
     unobserved = {rank for rank in signs if _is_unobserved(window, rank, state)}
     if unobserved == set(signs):
+        if state.alone and state.alone <= state.circle:  # they would hang without the others, too
+            return _circle(window, state, waited)
         ranks = list_ranks(sorted(unobserved))
         why = f"nothing was recorded about {ranks}, which the others wait for"
         return _finding(state, (), "unknown", 0.3, why)

@@ -127,14 +127,15 @@ def _by_own_time(job: Observed) -> Turns | None:
         return None
     above = _above(job.total[:, skip:], job.groups(None))
     rows, last = above.argmax(axis=0), above.max(axis=0)
-    noise = max(SPIKE_Z * stats.sigma(above), SPIKE_SHARE * job.line.typical_ns)
-    late: Mask = np.asarray(last > noise)
+    noise = np.maximum(SPIKE_Z * _scatter(above, job.groups(None)),
+                       SPIKE_SHARE * job.line.typical_ns)  # fmt: skip
+    late: Mask = np.asarray(last > noise[rows])
     lost = np.where(late, last, 0.0) * lengthening(period, last)
     if late.sum() < LEAST_STEPS:
         return None
     if stays_with_one(rows, lost):
-        others = np.delete(above, np.bincount(rows, lost).argmax(), axis=0)
-        if not _take_turns(others, noise, period):
+        most = np.bincount(rows, lost).argmax()
+        if not _take_turns(np.delete(above, most, axis=0), np.delete(noise, most), period):
             return None
     columns = np.flatnonzero(late)
     loss = float(lost.sum() / period.sum())
@@ -143,11 +144,19 @@ def _by_own_time(job: Observed) -> Turns | None:
     return found and replace(found, part=_part(job, found))
 
 
-def _take_turns(above: Floats, noise: float, period: Floats) -> bool:
+def _scatter(above: Floats, groups: list[Ints]) -> Floats:
+    """By row, how far its peers scatter: ranks with another role do so by more or less."""
+    found = np.full(len(above), stats.sigma(above))
+    for rows in groups:
+        found[rows] = stats.sigma(above[rows])
+    return found
+
+
+def _take_turns(above: Floats, noise: Floats, period: Floats) -> bool:
     """Whether these ranks, too, would hold up all others in turns: without the one that does it
     most often."""
     rows, last = above.argmax(axis=0), above.max(axis=0)
-    lost = np.where(last > noise, last, 0.0)
+    lost = np.where(last > noise[rows], last, 0.0)
     enough = lost.sum() > LEAST_LOSS * period.sum()
     return bool(enough) and not stays_with_one(rows, lost)
 

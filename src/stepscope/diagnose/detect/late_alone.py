@@ -134,7 +134,7 @@ class _Late:
     at: int
     """The number of this unit."""
     lost: float
-    """The share of the time, net of what any others cause."""
+    """What it costs per step, net of what any others cause, in typical steps."""
 
     @property
     def beyond(self) -> Floats:
@@ -274,17 +274,25 @@ def _finding(job: Observed, arrivals: Arrivals, late: _Late, score: float) -> Sl
     ranks, together = line.ranks_of(rows), _is_one_group(job, line.ranks_of(rows))
     stretch = stats.worst_stretch(late.beyond[None], LEAST_COST)
     first, stop = (skip + int(one[0]) for one in (stretch.first, stretch.stop))
-    says = f"all others wait for {name_ranks(ranks)}, for {percent(late.lost)} of their time"
+    share = min(late.lost * line.typical_ns / _mean_ns(job), 1.0)
+    says = f"all others wait for {name_ranks(ranks)}, for {percent(share)} of their time"
     says += f"{line.since(first)}{', and one of these holds up the rest' if together else ''}"
     return Slowdown(
         LateAlone.name, "host" if late.is_host and len(ranks) > 1 and not together else "unknown",
         f"in the collectives for which they wait longest, the others wait for {name_ranks(ranks)} "
         f"alone, {late.lost * line.typical_ns / 1e6:.1f} ms longer per step than for any others",
         ranks, steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
-        slowdown=1 / max(1 - late.lost, 0.01), lost_fraction=late.lost,
+        slowdown=1 / max(1 - share, 0.01), lost_fraction=share,
         lost_of=line.span(skip, len(line.steps)), score=SUSPECT_SCORE if together else score,
         says=says, values={"late": late.lost},
     )  # fmt: skip
+
+
+def _mean_ns(job: Observed) -> float:
+    """How long a judged step takes on average: where most are short, more than the typical one."""
+    period = job.line.job_period_ns[job.line.warm_up :]
+    known = period[np.isfinite(period)]
+    return max(float(known.mean()) if known.size else 0.0, job.line.typical_ns, 1.0)
 
 
 def _member(job: Observed, arrivals: Arrivals, late: _Late) -> Ints:

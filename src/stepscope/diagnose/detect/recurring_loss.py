@@ -69,22 +69,23 @@ def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
     lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
     if lost_ns.sum() <= LEAST_LOSS * period[job.line.warm_up :].sum():
         return []
-    begins = np.array([run[0] for run in runs])
-    loss = float(lost_ns.sum() / period[slice(*_since(job, begins))].sum())
+    loss = float(lost_ns.sum() / period[slice(*_since(job, runs))].sum())
     found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
     source = source_of(job, found)
     sure = _sure(job, found, source) if planned else _if_unusual(found)
     return [] if sure is None else [_finding(job, found, source, sure)]
 
 
-def _since(job: Observed, begins: Ints) -> Span:
+def _since(job: Observed, runs: list[Ints]) -> Span:
     """The columns in which such steps come: not what is before the first of them, or after the
-    last, if several more would have come there."""
+    last, if several more would have come there. All of them are in it: a part cannot be more than
+    the whole."""
     first, stop = job.line.warm_up, len(job.line.steps)
+    begins, last = np.array([run[0] for run in runs]), int(runs[-1][-1]) + 1
     distance = stats.median(np.diff(begins).astype(np.float64))
     begin = int(begins[0]) if begins[0] - first >= SLOTS * distance else first
-    ends = stop - begins[-1] > SLOTS * distance
-    return begin, int(begins[-1] + distance) if ends else stop
+    ends = stop - last > SLOTS * distance
+    return begin, max(int(begins[-1] + distance), last) if ends else stop
 
 
 def _columns(job: Observed, so_far: SoFar) -> Ints:
@@ -176,12 +177,14 @@ def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
 
 def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Recurring:
     line, events = job.line, len(found.runs)
-    first, stop = _since(job, found.comb.columns)
+    first, stop = _since(job, list(found.runs))
     when = f"every {found.comb.distance:.0f} steps" if _is_regular(job, found) else (
         f"in {events} of {stop - first} steps")  # fmt: skip
     where = place(found.phase)
+    several = max(sum(len(run) - 1 for run in found.runs) / events, 1.0)  # each has one before it
+    longer = duration(found.excess_ns / several)
     says = (
-        f"{when}, steps take {duration(found.excess_ns)} longer{where} ({source.source}), "
+        f"{when}, steps take {longer} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
     says += line.since(first)

@@ -10,7 +10,8 @@ catches up meanwhile. So if the rank that loads longest changes from step to ste
 that one spends. Who is behind stays behind for a while, since the others' loaders catch up
 meanwhile; so few ranks may lead, one after another, where most are seen to wait now and then. If
 only those of one host do, that host is named. Where host and device are timed apart, only what no
-device phase covers counts (`views.exposed_loading`); of the stages of a pipeline, the one that
+device phase covers counts (`views.exposed_loading`), and never more than is left of a step beside
+its other phases; of the stages of a pipeline, the one that
 loads longest; and no more than steps became longer by, if it began or ended. If they became longer
 by more than twice as much, it is a symptom of that.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
@@ -121,7 +122,8 @@ def _holding(job: Observed, phase: str) -> Floats | None:
     idle = waste.idle_of_devices(job) if _is_notable(job, loading) else None
     if idle is None:
         return None
-    own = np.minimum(loading, idle)
+    left = waste.left_of_steps(job)
+    own = np.minimum(loading, idle if left is None else np.fmin(idle, left))
     if job.host_ns is not None:
         own = np.minimum(_lasted(job, phase), np.fmax.reduce(own, axis=0, initial=0.0))
     return np.maximum(own - HANDOVER_NS, 0.0) if _has_workers(job) else own

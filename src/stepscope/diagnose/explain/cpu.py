@@ -28,13 +28,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.explain.before_calls import before_calls
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import NULL, Floats, Ints
@@ -77,10 +78,13 @@ class Use:
 
     other_threads: float | None = None
     """Cores that its process uses beside its main thread, beyond its peers'."""
+    before_calls: float | None = None
+    """Part of the excess before its host's calls, where its peers' hosts call at once."""
 
     @property
     def is_measured(self) -> bool:
-        return (self.computed, self.starved, self.ahead) != (None, None, None)
+        measured = (self.computed, self.starved, self.ahead, self.before_calls)
+        return any(one is not None for one in measured)
 
     @property
     def has_other_processes(self) -> bool:
@@ -99,12 +103,15 @@ class Use:
     @property
     def keeps_ahead(self) -> bool:
         """Whether its device, and not its host, is known to be what is late."""
+        if self.before_calls is not None:
+            return self.before_calls < HALF
         return self.ahead is not None and self.ahead >= LATE
 
     @property
     def is_late(self) -> bool:
         """Whether its device is known to wait for its host."""
-        return self.ahead is not None and not self.keeps_ahead
+        known = (self.ahead, self.before_calls) != (None, None)
+        return known and not self.keeps_ahead
 
 
 class StarvedProcessor:
@@ -152,8 +159,11 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"{percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
         parts.append(f"its host leads its device by {percent(use.ahead)} of the usual time")
+    if use.before_calls is not None:
+        parts.append(f"{percent(use.before_calls)} of the excess is before its host's calls")
     values = {"computed": use.computed, "starved": use.starved, "crowded": use.crowded,
-              "other_processes": use.other_processes, "ahead": use.ahead}  # fmt: skip
+              "other_processes": use.other_processes, "ahead": use.ahead,
+              "before_calls": use.before_calls}  # fmt: skip
     return Evidence("processor-use", "; ".join(parts), values)
 
 
@@ -168,6 +178,7 @@ def _use(job: Observed, suspect: Suspect) -> Use:
     return Use(
         computed, _starved(job, suspect, waiting, computed), _other_processes(job, suspect),
         waiting, _crowded(job, suspect), _ahead(job, suspect), _other_threads(job, suspect),
+        before_calls(job, suspect),
     )  # fmt: skip
 
 

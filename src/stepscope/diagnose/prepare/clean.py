@@ -16,6 +16,7 @@ from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
 from stepscope.diagnose.prepare.shared_names import with_own_names
+from stepscope.diagnose.prepare.unnumbered import has_groups, with_numbers
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
@@ -41,11 +42,13 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     called operators.
     """
     tables: dict[str, Table] = {}
-    window, untimed = laid_out(window)
+    window, untimed = laid_out(with_numbers(window))
     notes = [*untimed]
     for name, stored in window.tables.items():
         table = with_call_times(stored) if name == "comm_ops" else stored
         missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]
+        if name == "comm_ops" and not missing and not has_groups(table):
+            missing = ["group"]
         if missing:
             notes.append(Skipped(f"table {name}", f"no column {', '.join(missing)}"))
             continue

@@ -31,11 +31,19 @@ WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
 def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     """Rows that may contain waiting which recorded operators, that cover so much of them, miss."""
     within = _all_ends_known(window, rows.line, WITHIN_PASSES)[rows.rank]
+    within &= _are_within(window, rows, covered)
     between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
     unknown = ~within | (is_whole(rows) & ~between)
     marked = _marks(rows)
     return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
                     _by_name(window, rows) & unknown)  # fmt: skip
+
+
+def _are_within(window: Window, rows: PhaseRows, covered: Floats) -> bool:
+    """Whether any recorded operator lies within a pass. Groups that call operators there by
+    definition, of which only others were recorded, tell nothing of the passes."""
+    passes = rows.names.equals(*rows.passes)
+    return not (_has(window, WITHIN_PASSES) and passes.any()) or bool((covered[passes] > 0).any())
 
 
 def all_ends_known(window: Window, line: Timeline) -> Mask:

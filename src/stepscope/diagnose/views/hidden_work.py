@@ -69,14 +69,25 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
     phases = [name for name in hidden if nested[name] <= HALF]
     wanted = rows.names.equals(*phases)
     wanted &= ~is_whole(rows) | (not is_staged(window))
-    known = rows.grids(np.nan_to_num(_certain(window, rows, wanted)), phases)
+    certain = _certain(window, rows, wanted)
+    seen = rows.grids(np.isfinite(certain).astype(np.float64), phases)
+    each = zip(rows.grids(np.nan_to_num(certain), phases), seen, strict=True)
+    known = [_like_most(values, np.asarray(some.any(axis=1))) for values, some in each]
     floor_ns = LEAST_LATE * rows.line.typical_ns
     return {name: values for name, values in zip(phases, known, strict=True)
             if ((values > floor_ns).sum(axis=1) >= LEAST_CELLS).any()}  # fmt: skip
 
 
+def _like_most(values: Floats, seen: Mask) -> Floats:
+    """The values; of ranks of which nothing is known those of the median rank: they are neither
+    faster nor slower than the others."""
+    usual = stats.column_median(values[seen]) if seen.any() else np.zeros(values.shape[1])
+    return np.where(seen[:, None], values, usual)
+
+
 def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
-    """For each row by how much the rank certainly fell behind in it; NaN if not wanted."""
+    """For each row by how much the rank certainly fell behind in it; NaN if unknown or not
+    wanted."""
     found = np.full(len(rows.rank), np.nan)
     chosen = np.flatnonzero(wanted)
     if not chosen.size:
@@ -88,7 +99,7 @@ def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
     groups = list(_by_host(window))
     before = _behind(entered, place, groups, len(rows.line.ranks))
     after = _behind(entered + rows.duration[chosen], place, groups, len(rows.line.ranks))
-    found[chosen] = np.nan_to_num(after - np.maximum(before, 0.0)).clip(0.0)
+    found[chosen] = (after - np.maximum(before, 0.0)).clip(0.0)
     return found
 
 
@@ -114,14 +125,15 @@ def _behind(time: Floats, place: tuple[Ints, Ints], groups: list[list[Ints]], ra
     program, less what may have been waiting for another host; NaN if unknown.
 
     Args:
-        time: when each was there.
+        time: when each was there; a member whose row was lost may have been the first, and then
+            the others fell behind by more.
         place: its rank, and the number of the point.
     """
     grid = np.full((ranks, int(place[1].max()) + 1), np.nan)
     grid[place] = time
     first = np.full_like(grid, -np.inf)
     for members in (part for parts in groups for part in parts if len(part) > 1):
-        first[members] = np.maximum(first[members], grid[members].min(axis=0))
+        first[members] = np.maximum(first[members], np.fmin.reduce(grid[members], axis=0))
     behind = np.where(np.isfinite(first), grid - first, np.nan)
     elsewhere = np.zeros_like(grid)
     for parts in groups:

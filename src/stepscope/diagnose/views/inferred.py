@@ -4,7 +4,8 @@ Ranks that wait for each other leave together, so what one rank is late by comes
 surplus: a phase whose deviation from the peers is the opposite of what came before it contains
 waiting. The parts of a step are walked in order of time, from how late each rank began the step.
 In a mirrored phase a rank waited for as long as it was earlier than the last one. Each kind of
-group is asked, because in some phases only a part of the ranks wait for each other.
+group is asked, because in some phases only a part of the ranks wait for each other; and so is each
+role, because ranks that do other work are late by design.
 
 Cost: a few passes over `[rank, step]` for each phase and kind of group.
 Cannot see: which member of a group took long in a phase in which only the group waits for itself.
@@ -30,8 +31,9 @@ from stepscope.diagnose.views.meetings import (
     meetings,
 )
 from stepscope.diagnose.views.phase_rows import PhaseRows
+from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.tiles import Part, Tiles
-from stepscope.diagnose.views.unnamed import waiting
+from stepscope.diagnose.views.unnamed import is_staged, waiting
 from stepscope.window import Floats, Ints, Mask, Window
 
 MIRROR = (0.6, 1.4)
@@ -66,6 +68,8 @@ class Walk:
     may have been before any of them. Stages of a pipeline are never level after a transfer."""
     passing: frozenset[str] = frozenset()
     """Phases in which ranks wait for one other rank's data."""
+    by_role: tuple[Meeting, ...] = ()
+    """Ranks with the same role, if there are several: they wait for the same others."""
 
     @classmethod
     def of(cls, window: Window, rows: PhaseRows, own: Mapping[str, Floats]) -> Walk:
@@ -75,7 +79,9 @@ class Walk:
         ways, floor_ns = meetings(window), LEAST_LATE * rows.line.typical_ns
         late = _late_at_start(parts, ways, late_starts(window, rows.line), floor_ns)
         listed, timed = bool(window.job.groups), not rows.made_up or bool(tiles.passing)
-        return cls(rows, parts, ways, late, floor_ns, listed, timed, tiles.passing)
+        parted = tuple(one for one in roles(window) if one.size > 1)
+        by_role = () if is_staged(window) or len(parted) < 2 else (Meeting("role", parted),)
+        return cls(rows, parts, ways, late, floor_ns, listed, timed, tiles.passing, by_role)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
             late = _latest(late, level.groups) if level is not None and levels else after
             found.append(part)
             continue
-        asked = [*ways]
+        asked = [*ways, *walk.by_role]
         if not (part.gap or walk.listed):
             asked += leaving_together(late + _longer(part.own), walk.floor_ns)
         together = joined(_mirrored_by(part, asked, late, walk.floor_ns))

@@ -5,10 +5,11 @@ any job a part of the ranks may do something now and then that the others do not
 evaluation. Nobody declares that, but the phases and operators of a rank show it.
 
 Ours: two ranks have one role if they share more than half of the phases that either of them runs;
-without phases, of the operators in groups of one kind. So a rank that also saves checkpoints keeps
-its peers. Several ranks that now and then run a phase together, each time the same ones, do so by
-design: they do other work than the rest in those steps. A rank that is alone with a phase may as
-well hold up the others by a fault, so it is not set apart, and neither are ranks that run it in
+without phases, of the operators in groups of one kind. Ranks that call none in the groups that
+split or replicate a model, while others do, train no model. So a rank that also saves checkpoints
+keeps its peers. Several ranks that now and then run a phase together, each time the same ones, do
+so by design: they do other work than the rest in those steps. A rank that is alone with a phase may
+as well hold up the others by a fault, so it is not set apart, and neither are ranks that run it in
 steps of their own. Phases of communication are no work.
 Cost: one pass over the rows of `phases` or `comm_ops`.
 """
@@ -24,6 +25,8 @@ from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Ints, Mask, Table, Window
 
+OF_A_MODEL = ("tp", "cp", "pp", "ep", "mp", "dp", "edp")
+"""Kinds of groups that split a model or replicate it."""
 OFTEN = 2
 """Times that the same ranks run a phase together: once may be chance. Our choice."""
 
@@ -36,7 +39,7 @@ def with_roles(window: Window, groups: Sequence[Ints]) -> list[Ints]:
     done = _done(window)
     if done is None:
         return [*groups]
-    role = _role_of(done)
+    role = _role_numbers(window, done)
     if int(role.max(initial=0)) > 0:
         rest = np.setdiff1d(np.arange(len(role)), np.concatenate([*groups, np.zeros(0, np.int64)]))
         groups = [part for rows in (*groups, rest) for part in _split(rows, role[rows])]
@@ -52,7 +55,7 @@ def roles(window: Window) -> list[Ints]:
     done = _done(window)
     if done is None:
         return [np.arange(len(window.ranks))]
-    number = _role_of(done)
+    number = _role_numbers(window, done)
     return [np.flatnonzero(number == one) for one in np.unique(number)]
 
 
@@ -94,6 +97,19 @@ def _rows(window: Window, table: Table) -> tuple[Ints, Mask]:
     ranks, rank = np.array(window.ranks, np.int64), table.ints("rank")
     row = np.minimum(np.searchsorted(ranks, rank), ranks.size - 1)
     return row, np.asarray(ranks[row] == rank)
+
+
+def _role_numbers(window: Window, done: Mask) -> Ints:
+    """A number for the role of each rank, by what it was seen in."""
+    role, comm = _role_of(done), window.table("comm_ops")
+    if comm is None or window.table("phases") is not None:
+        return role
+    row, known = _rows(window, comm)
+    trains, calls = (np.zeros(len(role), np.bool_) for _ in range(2))
+    calls[row[known]] = True
+    groups = (group.id for group in window.job.groups_of_kind(*OF_A_MODEL))
+    trains[row[known & comm.strings("group").equals(*groups)]] = True
+    return np.where(trains | ~calls | ~trains.any(), role, role + role.max(initial=0) + 1)
 
 
 def _role_of(done: Mask) -> Ints:

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.account.waste import WITHIN
 from stepscope.diagnose.detect.regression.rise import NOTABLE, UNCHANGED, Rise, risen
+from stepscope.diagnose.detect.step_time import SLIGHT_RISE, StepChange
+from stepscope.diagnose.detect.world_change import find_changes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.unnamed import UNNAMED
@@ -41,6 +44,18 @@ def looks_like_more_work(job: Observed, split: int, rise: Rise) -> str:
         forward, backward = (usual[phase] + grown[phase] for phase in (FORWARD, BACKWARD))
         if backward <= MOST_BACKWARD * forward:
             return "; only the backward pass grew: is more of the model trained?"
+    return ""
+
+
+def looks_like_fewer_ranks(job: Observed, change: StepChange) -> str:
+    """That ranks left when steps became longer, by no more than the others may have to do for
+    them; empty where none did, or steps are longer than that."""
+    for one in find_changes(job):
+        near = abs(one.column - change.split) <= WITHIN
+        stayed = int(np.isfinite(job.line.duration_ns[:, one.column]).sum()) - len(one.joined)
+        most = (stayed + len(one.left)) / max(stayed, 1)
+        if near and 1 < change.ratio <= most * SLIGHT_RISE:
+            return f"; {len(one.left)} ranks left then: do the others have their samples?"
     return ""
 
 

@@ -22,6 +22,7 @@ from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
 from stepscope.diagnose.detect.gc_pauses import collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.more_work import looks_like_fewer_ranks as fewer_ranks
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
@@ -219,7 +220,10 @@ def find_everyones(
     rise = shared_rise(job, change, culprits)
     reason = _shown(job, samples, rise, change, culprits)
     if reason is None and change.ratio >= LEAST_RISE:
+        fewer = fewer_ranks(job, change)
         reason = _inferred(job, rise, change) or _in_phases(job, change)
+        if reason is not None and fewer:
+            reason = _Reason("unknown", min(reason.sure, SUSPECT_SCORE), detail=fewer)
     return None if reason is None else _finding(job, change, rise, reason)
 
 
