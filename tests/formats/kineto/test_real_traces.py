@@ -35,7 +35,8 @@ def reference(folder: Path) -> dict[str, Any]:
 def chosen_by_hta(window: Window) -> Table:
     """Kernels that the host launched before the last step."""
     kernels = window.tables["kernels"]
-    launch, last = kernels.ints("enqueue_ns"), window.tables["steps"].ints("start_ns").max()
+    launch, step = kernels.ints("enqueue_ns"), kernels.ints("step")
+    last = launch[step == window.tables["steps"].ints("step").max()].min()
     return kernels.take((launch != NULL) & (launch < last))
 
 
