@@ -58,9 +58,10 @@ class User:
         return self.trains(str(BIN / "stepscope"), "run", "--job", "same", "--")
 
     def diagnosis(self) -> dict[str, Any]:
+        """Of five ranks on few processors, one may well be late: status 1."""
         folder = str(self.home / "stepscope-runs" / "same")
         asked = self.start(str(BIN / "stepscope"), "diagnose", folder, "--json")
-        found: dict[str, Any] = json.loads(ended(asked)[0])
+        found: dict[str, Any] = json.loads(ended(asked, 0, 1)[0])
         return found
 
     @property
@@ -68,14 +69,14 @@ class User:
         return self.home.parent / f"stepscope-{self.number}" / "processor.sock"
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Standard output and error of a command that has succeeded."""
+def ended(process: subprocess.Popen[str], *statuses: int) -> tuple[str, str]:
+    """Standard output and error of a command that has succeeded, or ended with one of these."""
     try:
         stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         kill_tree(process.pid)
         raise
-    assert process.returncode == 0 and "internal error" not in stderr, stderr
+    assert process.returncode in (statuses or (0,)) and "internal error" not in stderr, stderr
     return stdout, stderr
 
 
