@@ -71,6 +71,7 @@ from benchmarks.gpu_results import (
     turns_rows,
     window_row,
 )
+from lab.gpu import SHARED_GPU
 from stepscope.cli.native import FOLDER
 from stepscope.errors import StepscopeError
 from stepscope.processor.counters.frames import Frame, Frames
@@ -80,15 +81,14 @@ from stepscope.window import Floats, Window
 
 BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).with_name("gpu_train.py")
+EVERYTHING, OF_HOOKS = "cupti,nccl,phases,modules", "phases,modules"
+"""The latter replaces all others if there is no GPU."""
 NATIVE = {
-    "cupti": "cupti", "all": "cupti,nccl,phases,modules",
-    "hooks": "phases,modules", "all but stacks": "cupti,nccl,phases,modules",
-    "all, detaching": "cupti,nccl,phases,modules",
+    "cupti": "cupti", "hooks": OF_HOOKS, "all": EVERYTHING, "all but stacks": EVERYTHING,
+    "all, detaching": EVERYTHING,
 }  # fmt: skip
 TURNS = ("none", "all", "all, detaching", "cupti", "hooks", "all but stacks", "none again")
 """Processes that take turns, in this order."""
-OF_HOOKS = "phases,modules"
-"""Replaces both if there is no GPU."""
 CASES = {
     "transformer": ("transformer", False),
     "transformer-graph": ("transformer", True),
@@ -100,13 +100,6 @@ TOPICS = (
     "overhead", "turns", "paired", "launches", "durations", "profiler", "graphs", "ranks", "window",
     "memory", "counters",
 )  # fmt: skip
-TWO_ON_ONE = {
-    "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
-    "NCCL_NVLS_ENABLE": "0",
-}  # fmt: skip
-"""Lets two NCCL ranks share a GPU, in addition to separate host ids."""
-
-
 DETACHING = {"STEPSCOPE_CUPTI_DETACH": "1"}
 """CUPTI leaves the process between the parts of the time in which kernels are recorded."""
 ALWAYS, SELDOM = "1000", "0.0001"
@@ -218,7 +211,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--blocks", type=int, default=100, help="of either process that take turns")
+    parser.add_argument("--blocks", type=int, default=100, help="of each process that takes turns")
     parser.add_argument("--keep", type=Path, help="an own folder for jobs, which remains")
     return parser.parse_args()
 
@@ -325,7 +318,7 @@ def _durations(bench: Bench) -> Iterator[Row]:
 
 
 def _ranks(bench: Bench) -> Iterator[Row]:
-    bench.run("all", "ranks", "--steps", "160", "--slow-rank", "1", ranks=2, **TWO_ON_ONE)
+    bench.run("all", "ranks", "--steps", "160", "--slow-rank", "1", ranks=2, **SHARED_GPU)
     done = subprocess.run(
         [str(BIN / "stepscope"), "diagnose", str(bench.job), "--json"],
         capture_output=True, text=True, check=False,

@@ -37,6 +37,7 @@ BLOCK = 10
 
 
 PER_STEP = 50
+WARM_UP = 40
 
 
 class Attention(nn.Module):
@@ -111,6 +112,20 @@ def _passes(model: nn.Module, rows: Any) -> Callable[[], None]:
     return run
 
 
+def _trained(model: nn.Module, shape: tuple[int, ...]) -> Callable[[], None]:
+    """One step of training: both passes and AdamW."""
+    model.to(DEVICE, DTYPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=HAS_GPU)
+    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
+
+    def step() -> None:
+        passes()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return step
+
+
 def _captured(run: Callable[[], None]) -> Callable[[], None]:
     """Both passes as one CUDA graph, after three eager warm-up runs, as CUDA requires."""
     side = torch.cuda.Stream()
@@ -128,20 +143,11 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
 
 def paired(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds per step of the transformer in blocks, in turns without our recording and with it."""
-    model, shape = transformer()
-    model.to(DEVICE, DTYPE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=HAS_GPU)
-    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
-
-    def step() -> None:
-        passes()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-
+    step = _trained(*transformer())
     path = os.environ.get("CUDA_INJECTION64_PATH")
     tracer = ctypes.CDLL(path) if path else None
     blocks: tuple[list[float], list[float]] = ([], [])
-    _block(step, 40)
+    _block(step, WARM_UP)
     until = time.monotonic() + arguments.seconds
     while time.monotonic() < until:
         for on in (False, True) if len(blocks[0]) % 2 else (True, False):
@@ -154,17 +160,12 @@ def paired(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def turns(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds per step in blocks, each after a byte from a process that waits meanwhile."""
-    model, shape = transformer() if arguments.model == "transformer" else launch_bound()
-    model.to(DEVICE, DTYPE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=HAS_GPU)
-    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
+    train = _trained(*(transformer() if arguments.model == "transformer" else launch_bound()))
     batches = iter(DataLoader(TensorDataset(torch.zeros(1 << 20, 1))))
 
     def step() -> None:
         next(batches)
-        passes()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+        train()
 
     _block(step, WARM_UP)
     mine, other = (os.open(path, os.O_RDWR) for path in (arguments.mine, arguments.other))
@@ -175,9 +176,6 @@ def turns(arguments: argparse.Namespace) -> dict[str, Any]:
         blocks.append(_block(step))
         os.write(other, b"x")
     return {"blocks": blocks}
-
-
-WARM_UP = 40
 
 
 def _block(step: Callable[[], None], steps: int = 20) -> float:

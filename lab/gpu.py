@@ -37,11 +37,12 @@ from lab.shapes import Job
 RANKS = 4
 LAUNCHER = "torch.distributed.run"
 NATIVE = "cupti,nccl,phases,modules"
-SHARED = {
-    "LAB_DEVICE": "cuda", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1",
+SHARED_GPU = {
+    "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
+    "NCCL_NVLS_ENABLE": "0",
 }  # fmt: skip
-"""Lets several ranks of one host share a GPU, each as if on a host of its own."""
+"""Lets several NCCL ranks share a GPU, in addition to separate host ids."""
+SHARED = {**SHARED_GPU, "LAB_DEVICE": "cuda", "OMP_NUM_THREADS": "1"}
 DUMPS_AFTER_SECONDS = "10"
 TRACED_AFTER = 15
 LIMIT_SECONDS = 90.0

@@ -25,18 +25,19 @@ bool Detacher::request() noexcept {
     state_.store(State::requested, std::memory_order_release);
     const bool subscribed = library_->enable_domain(1, subscriber_, OF_RUNTIME) == SUCCESS &&
                             library_->enable_domain(1, subscriber_, OF_DRIVER) == SUCCESS;
-    return subscribed || !withdraw();
+    if (!subscribed) take_back();
+    return is_away();
 }
 
-bool Detacher::withdraw() noexcept {
+void Detacher::take_back() noexcept {
     State expected = State::requested;
     if (state_.compare_exchange_strong(expected, State::attached)) {
         library_->unsubscribe(subscriber_);
-        return true;
+        return;
     }
     for (int turn = 0; state_ == State::detaching && turn < DETACHING_TURNS; ++turn)
         ::poll(nullptr, 0, DETACHING_TURN_MS);
-    return state_ == State::attached;
+    state_.store(State::attached, std::memory_order_release);
 }
 
 // On a thread of the training, inside a call of CUDA. `data` begins with where in it.

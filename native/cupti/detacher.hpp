@@ -21,11 +21,10 @@ class Detacher {
     // Has CUPTI detached at the end of the next call of CUDA; false if it refuses, as when another
     // tool subscribes to calls.
     bool request() noexcept;
-    // Takes a request back, or waits for its end; true if CUPTI is attached after all.
-    bool withdraw() noexcept;
-    bool is_detached() const { return state_.load(std::memory_order_acquire) == State::detached; }
-    // After CUPTI was attached again.
-    void attached() { state_.store(State::attached, std::memory_order_release); }
+    // Takes a request back, or waits for its end: the next call of CUPTI attaches it again.
+    void take_back() noexcept;
+    // Whether CUPTI was detached, or is to be, and may not be called.
+    bool is_away() const { return state_.load(std::memory_order_acquire) != State::attached; }
 
  private:
     enum class State { attached, requested, detaching, detached };

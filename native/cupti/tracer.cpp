@@ -176,19 +176,22 @@ int Tracer::pause_ms() const {
 }
 
 void Tracer::keep_within_budget() {
-    if (paused_ || !(enabled_ || let_go_)) return;
+    if (paused_ || !(enabled_ || detacher_.is_away())) return;
     const bool wanted = budget_->is_on(clock_ns(CLOCK_REALTIME));
     if (detaches_) return attach_or_detach(wanted);
     if (wanted != recording_) record_kernels(wanted);
 }
 
 void Tracer::attach_or_detach(bool wanted) {
-    if (wanted && let_go_) return attach();
-    if (wanted != recording_ && !let_go_) {
+    if (detacher_.is_away()) {
+        if (wanted) attach();
+        return;
+    }
+    if (wanted != recording_) {
         record_kernels(wanted);
         unwanted_since_ns_ = now_ns();
     }
-    if (!wanted && !let_go_ && is_complete()) let_go();
+    if (!wanted && is_complete()) let_go();
 }
 
 // Whether the device has finished what was to be recorded, or is too far behind its host.
@@ -206,16 +209,13 @@ void Tracer::let_go() {
     drain(PATIENCE_NS);
     count_dropped();
     enabled_ = false;
-    let_go_ = detacher_.request();
-    if (let_go_) return;
+    if (detacher_.request()) return;
     detaches_ = false;  // another tool subscribes to calls
     enabled_ = enable();
 }
 
 void Tracer::attach() {
-    detacher_.withdraw();
-    detacher_.attached();
-    let_go_ = false;
+    detacher_.take_back();
     enabled_ = enable();
     if (enabled_) watch_clock();
 }
@@ -227,7 +227,7 @@ void Tracer::turn() {
 
 void Tracer::look() {
     looked_ns_ = now_ns();
-    if (!paused_ && !enabled_ && !let_go_) take_over();
+    if (!paused_ && !enabled_ && !detacher_.is_away()) take_over();
     if (!enabled_) return;
     watch_clock();
     library_.flush_all(FLUSH_COMPLETED);
@@ -309,7 +309,7 @@ void Tracer::pause() noexcept {
 
 void Tracer::resume() noexcept {
     quietly([this] {
-        paused_ = let_go_ = false;
+        paused_ = false;
         if (state_ == State::tracing && !enabled_) take_over();
     });
 }
@@ -331,8 +331,7 @@ void Tracer::quietly(Work work) noexcept {
 // callbacks.
 void Tracer::leave() {
     paused_ = true;
-    if (let_go_) detacher_.withdraw();
-    detacher_.attached();
+    detacher_.take_back();
     if (!enabled_) return;
     enabled_ = false;
     disable();
@@ -374,7 +373,7 @@ void Tracer::stop() noexcept {
 
 void Tracer::finish() {
     state_ = State::ended;
-    if (let_go_) detacher_.withdraw();
+    if (detacher_.is_away()) detacher_.take_back();
     if (enabled_) {
         enabled_ = false;
         disable();

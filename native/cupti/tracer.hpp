@@ -89,7 +89,6 @@ class Tracer {
     // CUPTI leaves the process while nothing is recorded.
     bool detaches_ = false;
     Detacher detacher_;
-    bool let_go_ = false;  // it was asked to leave
     std::int64_t unwanted_since_ns_ = 0;
     // Kernels, copies and memsets are recorded now, since when, and how long since the last count.
     bool recording_ = false;

@@ -214,20 +214,27 @@ def test_what_has_no_times_is_lost(racing: Injected, start: Start, listener: Lis
     driver.end()
 
 
+def launch(
+    driver: Driver, count: int, every_s: float, seconds: float, finalized: int | None = None
+) -> int:
+    """Launches so many kernels again and again, for some seconds at most, or until CUPTI was
+    detached so many times; returns how many."""
+    launched, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until and driver.ask("finalized") != str(finalized):
+        launched += int(driver.ask(f"kernels gemm 1 {count} 1000"))
+        time.sleep(every_s)
+    return launched
+
+
 def test_more_kernels_than_the_budget_allows_are_recorded_in_a_part_of_the_time(
     racing: Injected, start: Start, listener: Listener
 ) -> None:
     """Ten thousand a second cost about 1 %: with 0.1 %, they are recorded for 0.625 s in ten."""
     driver = begin(start, racing, STEPSCOPE_KERNEL_BUDGET="0.001")
     peer = listener.accept()
-    launched = 0
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(peer.read_to_the_end)
-        until = time.monotonic() + 8
-        while time.monotonic() < until:
-            driver.ask("kernels gemm 1 500 1000")
-            launched += 500
-            time.sleep(0.05)
+        launched = launch(driver, 500, 0.05, 8)
         driver.ask("flush")
         driver.end()
         heard = reading.result()
@@ -244,11 +251,7 @@ def test_between_the_parts_cupti_leaves_the_process(
     peer = listener.accept()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(peer.read_to_the_end)
-        launched = 0
-        until = time.monotonic() + 25
-        while driver.ask("finalized") != "2" and time.monotonic() < until:
-            launched += int(driver.ask("kernels gemm 1 100 1000"))
-            time.sleep(0.02)
+        launched = launch(driver, 100, 0.02, 25, finalized=2)
         assert driver.ask("finalized") == "2", "it came back for the next part, and left again"
         driver.end()
         heard = reading.result()
@@ -263,10 +266,7 @@ def test_another_profiler_comes_while_cupti_is_away(
     peer = listener.accept()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(peer.read_to_the_end)
-        until = time.monotonic() + 15
-        while driver.ask("finalized") != "1" and time.monotonic() < until:
-            driver.ask("kernels gemm 1 500 1000")
-            time.sleep(0.02)
+        launch(driver, 500, 0.02, 15, finalized=1)
         others_bytes, strange = driver.ask("profiler 50").split()
         driver.end()
         heard = reading.result()

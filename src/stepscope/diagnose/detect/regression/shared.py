@@ -220,9 +220,8 @@ def find_everyones(
     rise = shared_rise(job, change, culprits)
     reason = _shown(job, samples, rise, change, culprits)
     if reason is None and change.ratio >= LEAST_RISE:
-        fewer = fewer_ranks(job, change)
         reason = _inferred(job, rise, change) or _in_phases(job, change)
-        if reason is not None and fewer:
+        if reason is not None and (fewer := fewer_ranks(job, change)):
             reason = _Reason("unknown", min(reason.sure, SUSPECT_SCORE), detail=fewer)
     return None if reason is None else _finding(job, change, rise, reason)
 
