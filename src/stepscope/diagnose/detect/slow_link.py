@@ -142,6 +142,8 @@ class _Slow:
     """Of each device."""
     explained: Mask
     """`[place, step]`."""
+    signs: tuple[RaisedCounter, ...]
+    """The counters that rose with it."""
     once: bool
 
 
@@ -151,7 +153,8 @@ def _by_device(case: _Case, found: Sequence[_Slow]) -> Iterator[SlowDevice]:
     for parts, chance in of_one_device([one.chance for one in found], prior):
         same = [found[at] for at in parts]
         explained = np.logical_or.reduce([one.explained for one in same])
-        link = _slow_device(case, chance, explained, all(one.once for one in same))
+        signs = same[0].signs if len(same) == 1 else _raised(case, explained)
+        link = _slow_device(case, _Slow(chance, explained, signs, all(one.once for one in same)))
         if not _is_by_design(case, link, explained):
             yield link
 
@@ -171,7 +174,8 @@ def _found(case: _Case) -> Iterator[_Slow]:
         if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
             return
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
-        yield _Slow(_chance(case, rivals, explained), explained, once=not often)
+        signs = _raised(case, explained)
+        yield _Slow(_chance(case, rivals, explained, signs), explained, signs, once=not often)
         cells = _without(cells, explained)
 
 
@@ -243,22 +247,27 @@ def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:
     return bool(more[cells].max(initial=0.0) >= UNLIKE * more[~cells].max(initial=0.0))
 
 
-def _chance(case: _Case, scored: DeviceScores, explained: Mask) -> Floats:
+def _raised(case: _Case, explained: Mask) -> tuple[RaisedCounter, ...]:
+    return tuple(raised_counters(case.job, np.asarray(explained.any(axis=0))))
+
+
+def _chance(
+    case: _Case, scored: DeviceScores, explained: Mask, signs: Sequence[RaisedCounter]
+) -> Floats:
     """The probability of each device, given that one of them is to blame."""
-    active = np.asarray(explained.any(axis=0))
     devices = case.paths.devices
-    against = likelihood_factors(case.job, raised_counters(case.job, active), devices)
+    against = likelihood_factors(case.job, signs, devices)
     weight = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * _left(case)
-    if case.looked.cells.brief[active].mean() > MOSTLY:
+    if case.looked.cells.brief[explained.any(axis=0)].mean() > MOSTLY:
         weight += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in devices]
     return probabilities(case.paths, scored, weight)
 
 
-def _slow_device(case: _Case, chance: Floats, explained: Mask, once: bool) -> SlowDevice:
+def _slow_device(case: _Case, found: _Slow) -> SlowDevice:
     job, looked, paths = case.job, case.looked, case.paths
+    chance, explained = found.chance, found.explained
     active = np.asarray(explained.any(axis=0))
-    signs = raised_counters(job, active)
-    against = likelihood_factors(job, signs, paths.devices)
+    against = likelihood_factors(job, found.signs, paths.devices)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
     through = paths.places_of([best])
@@ -271,7 +280,7 @@ def _slow_device(case: _Case, chance: Floats, explained: Mask, once: bool) -> Sl
         suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
-        _signs(signs, against), bool(_left(case)[best]), once,
+        _signs(found.signs, against), bool(_left(case)[best]), found.once,
     )  # fmt: skip
 
 
