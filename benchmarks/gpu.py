@@ -260,8 +260,8 @@ def _in_turns(bench: Bench, job: Sequence[str]) -> dict[str, list[float]]:
             os.mkfifo(fifo)
         with fifos[0].open("r+b", buffering=0) as first:
             jobs = [
-                pool.submit(bench.run, mode, *job, "--mine", str(mine), "--other", str(other))
-                for mode, mine, other in zip(TURNS, fifos, fifos[1:] + fifos[:1], strict=True)
+                pool.submit(bench.run, mode, *job, "--turn", str(turn), "--next", str(following))
+                for mode, turn, following in zip(TURNS, fifos, fifos[1:] + fifos[:1], strict=True)
             ]
             first.write(b"x")
             return {mode: one.result()[0]["blocks"] for mode, one in zip(TURNS, jobs, strict=True)}

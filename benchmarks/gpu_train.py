@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_train.py overhead --model transformer --graph --steps 300
     python benchmarks/gpu_train.py paired --seconds 60
-    python benchmarks/gpu_train.py turns --mine MINE --other OTHER --blocks 100
+    python benchmarks/gpu_train.py turns --turn FIFO --next FIFO --blocks 100
     python benchmarks/gpu_train.py graphs
     python benchmarks/gpu_train.py launches --count 10000 [--profile]
     python benchmarks/gpu_train.py durations
@@ -168,13 +168,13 @@ def turns(arguments: argparse.Namespace) -> dict[str, Any]:
         train()
 
     _block(step, WARM_UP)
-    mine, other = (os.open(path, os.O_RDWR) for path in (arguments.mine, arguments.other))
+    turn, following = (os.open(path, os.O_RDWR) for path in (arguments.turn, arguments.next))
     blocks = []
     for _ in range(arguments.blocks):
-        os.read(mine, 1)
+        os.read(turn, 1)
         _block(step, 2)  # the first ones after a pause do not count
         blocks.append(_block(step))
-        os.write(other, b"x")
+        os.write(following, b"x")
     return {"blocks": blocks}
 
 
@@ -397,8 +397,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--mine", help="a FIFO: a byte in it is this process' turn")
-    parser.add_argument("--other", help="the FIFO of the process that takes turns with it")
+    parser.add_argument("--turn", help="a FIFO: with each byte from it this process runs a block")
+    parser.add_argument("--next", help="the FIFO of the process whose turn is next")
     parser.add_argument("--blocks", type=int, default=100)
     parser.add_argument("--slow-rank", type=int, default=1)
     parser.add_argument("--from-step", type=int, default=60)

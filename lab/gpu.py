@@ -212,20 +212,20 @@ def main() -> int:
             truth.write(twin, recorded(twin, arguments.out, recorder), None)
         folder = recorded(case, arguments.out, recorder)
         found = truth.write(case, folder, arguments.out / twin.name if twin else None)
-        _tell_devices_from_hosts(folder)
+        _accept_only_compute(folder)
         print(f"{case.name}: {found['steps']} steps, costs {found.get('lost', 0.0):.0%}, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
     return 0
 
 
-def _tell_devices_from_hosts(folder: Path) -> None:
-    """Unlike the lab's recordings without a GPU, these show which of the two takes longer."""
+def _accept_only_compute(folder: Path) -> None:
+    """Without a GPU, `host` is accepted for a slow device as well; these recordings show which."""
     path = folder / "truth.json"
-    told = json.loads(path.read_text())
-    for one in [told["expect"], *told["faults"]]:
-        if set(one.get("causes", ())) == set(COMPUTE):
-            one["causes"] = ["compute"]
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    known = json.loads(path.read_text())
+    for expected in [known["expect"], *known["faults"]]:
+        if set(expected.get("causes", ())) == set(COMPUTE):
+            expected["causes"] = ["compute"]
+    path.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:

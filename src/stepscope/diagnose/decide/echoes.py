@@ -40,6 +40,9 @@ SOON = 5
 an independent fault begins so soon after in one job in ten. Our choice."""
 OF_ANY_RANK = ("processor-use", "elimination")
 """Evidence that says what was not seen to be the cause."""
+UNMARKED = "times this excess has another culprit in the same steps; waiting was not marked"
+BEGAN_WITH = ("times this excess has a culprit that became slow just before; nothing else shows "
+              "that this rank is slow")  # fmt: skip
 FEW_PEERS = 8
 """The nearest peers whose time outside of operators a rank's is compared with. Our choice."""
 
@@ -50,10 +53,11 @@ def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
         return list(found)
     if job.own.marked:
         within = {rank for group in unrecorded_groups(job.window) for rank in group.ranks}
-        return [_echo(one, beside, "starts with it and shows nothing else")
+        return [_echo(one, beside, BEGAN_WITH)
                 if not within.isdisjoint(one.ranks) and (beside := _begins_with(job, one, found))
                 else one for one in found]  # fmt: skip
-    return [_echo(one, beside) if (beside := _stronger(one, found, bool(job.own.inferred)))
+    inferred = bool(job.own.inferred)
+    return [_echo(one, beside, UNMARKED) if (beside := _stronger(one, found, inferred))
             and not _is_pause(one) and not _outside_operators(job, one.suspect) else one
             for one in found]  # fmt: skip
 
@@ -99,10 +103,7 @@ def _shows_why(one: Slowdown) -> bool:
     return any(each.method not in OF_ANY_RANK for each in one.supporting)
 
 
-def _echo(
-    one: Slowdown, beside: Slowdown, why: str = "in the same steps; waiting was not marked"
-) -> Slowdown:
-    says = f"times this excess has another culprit: {why}"
+def _echo(one: Slowdown, beside: Slowdown, says: str) -> Slowdown:
     decision = Decision(
         EXPLAINED_BACKWARDS.name, False, beside.lost_ns / max(one.lost_ns, 1.0), 1 / ECHO, says,
         gate=False,
