@@ -188,6 +188,19 @@ def test_what_is_slow_in_profiled_steps_alone_is_a_single_stall() -> None:
     assert verdict.ranks == (7,)
 
 
+def test_an_operator_that_hosts_run_is_in_their_own_times() -> None:
+    """Without a device it held up one rank for a second, when its profiler ended."""
+    rows = [
+        Share("aten::mm", "operator", 0.6),
+        Share("aten::mul_", "operator", but(0.0, 8, r2=0.16)),
+    ]
+    patterns = a_window(8, profile(8, rows, steps=(100, 119))).tables
+    job = a_job(ranks=8, steps=160, noise=0.01, stacks=False)
+    (verdict,) = found(Window(job.job, dict(patterns))).verdicts
+    assert (verdict.cause, verdict.ranks) == ("compute", (2,))
+    assert found(Window(job.job, {**job.tables, **patterns})).verdicts == ()
+
+
 def test_who_calls_a_function_more_often_has_more_work() -> None:
     more = one_slow("gemm", but(0.3, RANKS, r3=0.6), calls=but(1000, RANKS, r3=2000))
     (verdict,) = judged(more).verdicts

@@ -54,6 +54,8 @@ SHOWS = 0.25
 """Part of what a function takes longer that own times must show around the window. Our choice."""
 ERRORS = 3.0
 """Standard errors by which they must do so. Statistics."""
+BESIDE_HOSTS = ("kernel", "copy")
+"""Kinds of functions that run while the host goes on, so that its own times do not contain them."""
 LINK_SIGMAS = 1.0
 """How far beyond its limit a slow end of a link counts: the limits are wide. Our choice."""
 
@@ -103,12 +105,14 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
 def _shows_around(job: Observed, observed: _Observation) -> bool:
     """Whether own times before or after the window show it, too; in it, where all was profiled.
 
-    What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
-    contain kernels, and where they are not known nothing is lost. In a trace all steps were
+    What is in profiled steps alone is a single stall, or the profiler's: an operator on a host may
+    be held up for a second while its profiler ends. Own times of hosts do not contain kernels, and
+    where they are not known nothing is lost. In a trace all steps were
     profiled: there most of them show what is no single stall, or hosts' own times what delays a
     host, whose functions are seen where its device waits for them, however long they take.
     """
-    if _on_device(observed) or observed.window.steps is None or job.own.hidden:
+    is_beside = observed.function.kind in BESIDE_HOSTS
+    if is_beside or observed.window.steps is None or job.own.hidden:
         return True
     if (most := _most_lost(job, observed)) is not None:
         part = np.flatnonzero(job.line.within(observed.window.steps))
