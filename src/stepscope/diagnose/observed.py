@@ -30,6 +30,7 @@ from stepscope.diagnose.views.peers import (
     comparison_groups,
     has_experts,
     is_expert,
+    replicas,
 )
 from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.views.samples import Sampled, errors, sampled
@@ -227,6 +228,11 @@ class Observed:
         """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
         above: Floats = own[row] - self.peer_median(own, phase, row)
         return above
+
+    @cached_property
+    def replicas(self) -> list[frozenset[int]]:
+        """The ranks of each replica of the model."""
+        return replicas(self.window)
 
     @cached_property
     def host_rows(self) -> list[Ints]:

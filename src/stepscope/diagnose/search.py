@@ -177,7 +177,7 @@ class Search:
             same = [one for one in groups if told.intersection(one.ranks)]
             held = [one for one in self.blamed if any(holds_up(by, one) for by in slow)]
             self._drop([*same, *(one for one in held if one not in same)], detector.name)
-            merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
+            merged = joined(self.job, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]
             ends = with_ends(self.job.window, self.blamed, others)
             self.blamed, self.let_go = ends.blamed, [*self.let_go, *ends.let_go]

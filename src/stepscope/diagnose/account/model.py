@@ -23,7 +23,7 @@ from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WAIT_FREE
-from stepscope.diagnose.views.peers import replicas, stage_numbers
+from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.unnamed import KERNELS, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
@@ -47,7 +47,7 @@ class Model:
         row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
         stage = stage_numbers(job.window, job.line.ranks)
         replica = np.zeros(len(row), np.int64)
-        for at, ranks in enumerate(replicas(job.window)):
+        for at, ranks in enumerate(job.replicas):
             replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
         model = cls(stage, replica, _microbatches(job, stage))
         return model if model.microbatches > 1 or not model.staged else _as_long_as(job, model)

@@ -13,7 +13,6 @@ import numpy as np
 
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.peers import replicas
 from stepscope.window import Floats, Ints
 
 CHANGING = 0.75
@@ -43,7 +42,7 @@ def changes(job: Observed, excess: Floats) -> bool:
     slowest = np.nanargmax(excess[:, known], axis=0)
     costs = np.maximum(np.nanmax(excess[:, known], axis=0), 0.0)
     hosts = [frozenset(one.ranks) for one in job.window.job.hosts]
-    units = [_units(job, replicas(job.window)), *([_units(job, hosts)] if len(hosts) > 1 else [])]
+    units = [_units(job, job.replicas), *([_units(job, hosts)] if len(hosts) > 1 else [])]
     most = max(float(np.bincount(unit[slowest], costs).max()) for unit in units)
     return most <= CHANGING * float(costs.sum()) and bool(costs.any())
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
-from stepscope.diagnose.views.peers import replicas
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 
@@ -57,7 +57,7 @@ class _Unit:
 
 
 def joined(
-    window: Window, found: Sequence[Slowdown], cluster: frozenset[int] = frozenset()
+    job: Observed, found: Sequence[Slowdown], cluster: frozenset[int] = frozenset()
 ) -> list[Slowdown]:
     """The findings, those of one host or one replica joined, the largest first.
 
@@ -65,9 +65,10 @@ def joined(
         cluster: the slower ranks where all ranks have one of two speeds. If they are many, and
             equally slow at the same time, they have one verdict, wherever they are.
     """
+    window = job.window
     whole = _with_all_beside(window, found)
     left = {rank: one for one in found if not one.beside for rank in one.ranks}
-    for unit in _units(window):
+    for unit in _units(job):
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
             same = _of_one_size(cause)
             if unit.ranks <= cluster and len(same) > 1:
@@ -179,12 +180,12 @@ def _is_alike(one: Slowdown, other: Slowdown) -> bool:
     return both >= least * max(either, 1) and 0 < degrees[1] <= ALIKE * degrees[0]
 
 
-def _units(window: Window) -> list[_Unit]:
+def _units(job: Observed) -> list[_Unit]:
     """Hosts, replicas and holders of the same experts, by the ranks that were recorded of them; not
     the job as a whole."""
-    recorded = frozenset(window.ranks)
+    window, recorded = job.window, frozenset(job.window.ranks)
     units = [_Unit(frozenset(host.ranks) & recorded, host.name) for host in window.job.hosts]
-    units += [_Unit(ranks) for ranks in replicas(window)]
+    units += [_Unit(ranks) for ranks in job.replicas]
     units += [_Unit(ranks & recorded, experts=True) for ranks in holders(window)]
     return sorted((one for one in units if one.ranks and one.ranks != recorded),
                   key=lambda one: -len(one.ranks))  # fmt: skip

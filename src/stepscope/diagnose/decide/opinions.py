@@ -23,7 +23,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Opinion
 from stepscope.diagnose.thresholds import HALF, LEAST_COST
-from stepscope.diagnose.views.peers import across_stages, replicas
+from stepscope.diagnose.views.peers import across_stages
 from stepscope.window import Floats, Ints, Mask
 
 OWN_TIME, ARRIVAL, RHYTHM = "own time", "arrival", "K-S"
@@ -218,7 +218,7 @@ class Beside:
     def neighbours(self) -> frozenset[int]:
         """Ranks that work on the same samples as a culprit; for a slow network, its groups."""
         window, culprits = self.job.window, set(self.verdict.ranks)
-        units = [frozenset(one) for one in replicas(window)]
+        units = list(self.job.replicas)
         if self.verdict.cause == "network":
             units += [frozenset(group.ranks) for group in window.groups]
         return frozenset().union(*(unit for unit in units if unit & culprits))

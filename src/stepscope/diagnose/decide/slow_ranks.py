@@ -74,7 +74,7 @@ def judge(
                 zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
     slow = host_time.together(job, slow)
     cluster = frozenset(job.line.ranks[job.slow_side(None)].tolist())
-    together = as_groups(job, joined(job.window, slow, cluster))
+    together = as_groups(job, joined(job, slow, cluster))
     weighed = [rules.weighed(one) for one in together]
     weighed = with_sets(job, weighed, suspects)
     costly = tuple(one for one in weighed if one.costs_enough)

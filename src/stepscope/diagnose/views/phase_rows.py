@@ -138,6 +138,8 @@ class PhaseRows:
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
+        if not phases:
+            return np.zeros(self._shape(phases))
         cell, size = self._cells(phases)
         total = np.bincount(cell, weights=values, minlength=size)[:size]
         return np.where(self.entered(phases), total.reshape(self._shape(phases)), np.nan)
