@@ -8,6 +8,7 @@ import pytest
 
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Host
@@ -72,9 +73,9 @@ def test_a_host_that_is_slow_in_its_loading_as_well_is_no_slow_device() -> None:
     busy = tuple(range(8))
     found = [a_slowdown(rank, ("data-load", "forward-compute")) for rank in busy]
     job = on_hosts()
-    (one,) = joined(job, found)
+    (one,) = joined(Observed(job), found)
     assert (one.cause, one.ranks) == ("host", busy)
-    (other,) = joined(job, [a_slowdown(rank, ("forward-compute",)) for rank in busy])
+    (other,) = joined(Observed(job), [a_slowdown(rank, ("forward-compute",)) for rank in busy])
     assert other.cause == "compute"
 
 
@@ -92,7 +93,7 @@ def test_loaders_of_a_host_that_are_late_in_turns_have_it_in_common(
     late = [replace(a_slowdown(rank, ("data-load",)), cause="data_loading", phase="data-load",
                     steps=(10 * rank, 10 * rank + 40), lost_fraction=0.05)
             for rank in ranks]  # fmt: skip
-    (one,) = joined(on_hosts(), late)
+    (one,) = joined(Observed(on_hosts()), late)
     assert one.ranks == ranks
     assert [device.name for device in one.devices] == hosts
 
@@ -115,4 +116,4 @@ def test_a_host_does_not_absorb_its_only_slow_rank_though_its_neighbours_are_slo
                       lost_ns=MS * (450 if rank == 3 else 60), slowdown=1.7 if rank == 3 else 1.1,
                       columns=frozenset(range(5, 100))) for rank in range(8)]  # fmt: skip
     window = on_hosts()
-    assert (3,) in [one.ranks for one in joined(window, found, frozenset(range(8)))]
+    assert (3,) in [one.ranks for one in joined(Observed(window), found, frozenset(range(8)))]
