@@ -38,6 +38,14 @@ def test_a_checkpoint_that_costs_too_much_accuses_nobody_but_is_told(
     assert one.lost_fraction == pytest.approx(50 / 143, abs=0.05)
 
 
+def test_who_runs_a_function_that_saves_nothing_is_named() -> None:
+    """The first rank has duties, so that a schedule of its own is none of a slow device."""
+    fault = Fault((0,), "optimizer", 0, ms=1_000, every=20, function="flush (train.py:9)")
+    one = verdict(diagnose(a_job(8, STEPS, faults=[fault])))
+    assert (one.cause, one.ranks, one.function) == ("host", (0,), "flush (train.py:9)")
+    assert one.summary.startswith("every 20 steps, rank 0 takes 994 ms longer in optimizer")
+
+
 def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
     def diagnosed(ms: float) -> Diagnosis:
         fault = Fault(EVERYBODY, "forward-compute", 0, ms=ms, every=12)

@@ -3,10 +3,12 @@
 Fault: checkpoints or evaluations that are too frequent or too slow; pauses of all ranks every few
 steps (garbage collection, loading), which a schedule alone makes look planned.
 Paper: none. A plan excuses a person, not the state of the job: whatever recurs and takes more than
-a tenth of the time is reported, without a rank. What jobs do beside training has no right level, so
-there only a cost that is clearly more than usual counts (`account.belief`): all ranks evaluate
-together. Where one saves and the others wait for it, nothing is done for the time of these. Nobody
-plans to save every few steps: long steps that come more often than in a tenth of all are no plan.
+a tenth of the time is reported, without a rank if it may be planned. What jobs do beside training
+has no right level, so there only a cost that is clearly more than usual counts (`account.belief`):
+all ranks evaluate together. Where one saves and the others wait for it, nothing is done for the
+time of these. Nobody plans to save every few steps: long steps that come more often than in a tenth
+of all are no plan. Where stacks show a function that neither saves nor evaluates, the ranks that
+run it are named.
 Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
 """
 
@@ -30,7 +32,7 @@ from stepscope.diagnose.detect.periods import (
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.detect.unsteady import unexplained_spikes
-from stepscope.diagnose.finding import Decision, Recurring, Span
+from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
@@ -39,7 +41,7 @@ from stepscope.diagnose.shown import PLANNED
 from stepscope.diagnose.thresholds import HALF, LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import duration, percent
-from stepscope.diagnose.words.periods import ADVICE, place
+from stepscope.diagnose.words.periods import ADVICE, place, taking
 from stepscope.window import Ints, Mask
 
 SCORE = 0.7
@@ -183,8 +185,10 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
     where = place(found.phase)
     several = max(sum(len(run) - 1 for run in found.runs) / events, 1.0)  # each has one before it
     longer = duration(found.excess_ns / several)
+    ranks = line.ranks_of(found.rows) if source.function and source.source not in PLANNED else ()
+    cause: Cause = "host" if ranks and source.source == "a function" else CAUSES[source.source]
     says = (
-        f"{when}, steps take {longer} longer{where} ({source.source}), "
+        f"{when}, {taking(ranks)} {longer} longer{where} ({source.source}), "
         f"which costs {percent(found.lost_fraction)} of the time"
     )
     says += line.since(first)
@@ -192,7 +196,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
     )
     return Recurring(
-        RecurringLoss.name, CAUSES[source.source], source.because, phase=found.phase,
+        RecurringLoss.name, cause, source.because, ranks, phase=found.phase,
         function=source.function, kernels=(found.kernel,) if found.kernel else (),
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=1 / max(1 - found.lost_fraction, 0.01), lost_ns=found.excess_ns,

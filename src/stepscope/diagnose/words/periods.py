@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepscope.diagnose.shown import Period, Source
 from stepscope.diagnose.words.advice import name_ranks
@@ -49,11 +49,16 @@ def place(phase: str | None) -> str:
     return f" {PLACES[phase]}" if phase in PLACES else f" in {phase}"
 
 
+def taking(ranks: Sequence[int]) -> str:
+    """`rank 3 takes`, `ranks 3 and 5 take`; of no ranks, `steps take`."""
+    if not ranks:
+        return "steps take"
+    return f"{name_ranks(ranks)} {'takes' if len(ranks) == 1 else 'take'}"
+
+
 def sentence(one: Period) -> str:
     """`every 50 steps, steps take 312 ms longer in optimizer (12 of 12 times from step 49)`."""
-    where = place(one.phase)
-    who = f"{name_ranks(one.ranks)} takes" if len(one.ranks) == 1 else "steps take"
-    who = f"{name_ranks(one.ranks)} take" if len(one.ranks) > 1 else who
+    where, who = place(one.phase), taking(one.ranks)
     times = f"{one.hits} of {one.slots} times from step {one.steps[0]}"
     return f"{distance(one)}, {who} {duration(one.excess_ns)} longer{where} ({times})"
 
