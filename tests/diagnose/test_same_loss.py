@@ -12,6 +12,9 @@ from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 
 
+A_JOB = Observed(Window(Job("a-job", 4), {}))
+
+
 def holder(*ranks: int) -> Waste:
     return Waste("gil-holder", "host", "", ranks, lost_fraction=0.2, holds_gil=True)
 
@@ -34,11 +37,11 @@ def slow(*ranks: int, cause: Cause = "host", lost: float = 0.1) -> Slowdown:
 def test_what_runs_while_a_thread_holds_the_gil(
     one: Waste, other: Slowdown, is_victim: bool
 ) -> None:
-    assert has_victim(one, other) == is_victim
+    assert has_victim(A_JOB, one, other) == is_victim
 
 
 def test_waste_of_another_kind_has_no_such_victims() -> None:
-    assert not has_victim(Waste("user-code", "code", "", lost_fraction=0.2), slow(3))
+    assert not has_victim(A_JOB, Waste("user-code", "code", "", lost_fraction=0.2), slow(3))
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,21 @@ def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None
     assert "waiting for the data of one of them" in verdict.summary
 
 
+def test_a_rank_whose_turns_are_much_longer_is_named_beside_the_others() -> None:
+    """All loaders are too slow, and one of them is slow for another reason as well for a while."""
+
+    def late(own: Floats) -> Floats:
+        random = np.random.default_rng(3)
+        for step in range(5, own.shape[2]):
+            own[0, random.integers(len(ALL)), step] += 40e6
+        own[0, 2, 60:90] += 200e6
+        return own
+
+    found = verdicts(a_job(noise=0.02, edit=late))
+    assert {(one.cause, one.ranks) for one in found} == {
+        ("data_loading", ()), ("data_loading", (2,))}  # fmt: skip
+
+
 @pytest.mark.parametrize(("busy", "said"), [(1.0, True), (1.5, False)])
 def test_loading_that_takes_longer_as_everything_does_is_a_symptom(busy: float, said: bool) -> None:
     """On a busy machine all ranks take longer for a while, and load for longer, too."""

@@ -218,7 +218,8 @@ class Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                self._drop([other for other in self.blamed if has_victim(one, other)], one.method)
+                turns = [other for other in self.blamed if has_victim(self.job, one, other)]
+                self._drop(turns, one.method)
                 same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []

@@ -28,12 +28,18 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.network.devices import host_in
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
 
+LEAST_TURNS = 5
+"""By chance five turns of one rank are all longer than the median in one of 32. Statistics."""
+LONGER = 2.0
+"""Times as long as the others' turns: the others would be half of what is lost in them. As
+`echoes`. Our choice."""
 SLOWED: tuple[Cause, ...] = ("host", "code", "compute", "unknown")
 """What waiting for the GIL looks like to methods that do not know of it."""
 
@@ -48,9 +54,9 @@ def is_same(job: Observed, one: Waste, other: Finding) -> bool:
     return other.cause == one.cause or (inferred and one.function is not None)
 
 
-def has_victim(one: Waste, other: Finding) -> bool:
+def has_victim(job: Observed, one: Waste, other: Finding) -> bool:
     """Whether another finding is an effect of this one."""
-    return _has_its_turn(one, other) or _waits_for_gil(one, other)
+    return _has_its_turn(job, one, other) or _waits_for_gil(one, other)
 
 
 def names_nothing(one: Finding) -> bool:
@@ -152,12 +158,12 @@ def _waits_for_gil(one: Waste, other: Finding) -> bool:
     return ranks and (other.lost_fraction or 0.0) < (one.lost_fraction or 0.0)
 
 
-def _has_its_turn(one: Waste, other: Finding) -> bool:
+def _has_its_turn(job: Observed, one: Waste, other: Finding) -> bool:
     """Whether another finding is only the turn of its ranks in a loss that all ranks cause in
     turns, or their place in a queue that all ranks stand in.
 
     Where all wait at once, a rank that waits a little longer than the others is no fault of its
-    own; one that costs half as much may be.
+    own; one that costs half as much may be. So may one whose turns are longer than the others'.
     """
     if not (isinstance(other, Slowdown) and one.steps and other.steps):
         return False
@@ -167,9 +173,24 @@ def _has_its_turn(one: Waste, other: Finding) -> bool:
     both = min(one.steps[1], other.steps[1]) + 1 - max(one.steps[0], other.steps[0])
     within = both > EXPLAINS * (other.steps[1] + 1 - other.steps[0])
     if one.in_turns or one.one_source:
-        return within and _whole(other) < _whole(one)
+        return within and _whole(other) < _whole(one) and not _has_longer_turns(job, one, other)
     at_once = one.cause == "data_loading" and not own
     return within and at_once and _whole(other) < EXPLAINS * _whole(one)
+
+
+def _has_longer_turns(job: Observed, one: Waste, other: Slowdown) -> bool:
+    """Whether all wait for these ranks for twice as long as for others, when it is their turn."""
+    if not one.in_turns or one.phase not in job.own.phases or one.steps is None:
+        return False
+    columns = np.flatnonzero(job.line.within(one.steps))
+    own = job.own.of(one.phase)[:, columns]
+    known = np.isfinite(own).any(axis=0)
+    longest, leader = np.nanmax(own[:, known], axis=0), np.nanargmax(own[:, known], axis=0)
+    theirs = np.isin(job.line.ranks[leader], other.ranks)
+    turns = theirs & np.isin(columns[known], sorted(other.columns) or columns)
+    if turns.sum() < LEAST_TURNS or theirs.all():
+        return False
+    return stats.median(longest[turns]) >= LONGER * stats.median(longest[~theirs])
 
 
 def _whole(one: Finding) -> float:
