@@ -89,6 +89,14 @@ def test_a_quota_from_the_first_step_on_costs_what_steps_exceed_the_fastest(
     assert found.lost_fraction == pytest.approx(costs, abs=0.03)
 
 
+def test_a_quota_that_shows_in_single_steps_stops_its_host_in_the_others_too() -> None:
+    shown = Evidence("cpu-quota", "", {"throttled": 0.5})
+    seldom = starved(2, 3, steps=(70, 90), spikes=2, lost_fraction=0.02)
+    (found,) = with_measured_loss(observed(), [replace(seldom, supporting=(shown,))])
+    assert found.lost_fraction == pytest.approx(0.2, abs=0.03)
+    assert with_measured_loss(observed(), [seldom]) == [seldom], "without a quota these may be all"
+
+
 @pytest.mark.parametrize(
     "findings",
     [

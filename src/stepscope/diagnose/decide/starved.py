@@ -5,7 +5,8 @@ have others beside them, before or after, the difference is what it costs, witho
 other hosts do longer as well. No model may veto that.
 A quota that was there from the first step on leaves none; but it stops its host in some periods of
 100 ms and not in others, so the fastest steps are those that it hardly stopped, and the others cost
-what they take longer, though not more than the time in which the host was stopped.
+what they take longer, though not more than the time in which the host was stopped. So do those of a
+host that seems slow in single steps only, and was stopped in the others, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import THROTTLED
 from stepscope.window import Ints, Mask
 
 LEAST_STEPS = 5
@@ -41,6 +43,8 @@ def with_measured_loss(job: Observed, blamed: Sequence[Finding]) -> list[Finding
 
 def _columns(job: Observed, one: Finding) -> Mask:
     assert one.steps is not None
+    if isinstance(one, Slowdown) and one.spikes is not None and _stopped(one) >= THROTTLED:
+        return np.arange(len(job.line.steps)) >= job.line.warm_up
     return job.line.within(one.steps)
 
 
@@ -50,7 +54,8 @@ def _is_starved_host(job: Observed, one: Finding) -> bool:
         return False
     hosts = {job.window.host_of(rank) for rank in one.ranks}
     there = [int(rank) for rank in job.line.ranks if job.window.host_of(int(rank)) in hosts]
-    return len(hosts) == 1 and one.spikes is None and len(there) > 1 and {*there} == {*one.ranks}
+    lasts = one.spikes is None or _stopped(one) >= THROTTLED
+    return len(hosts) == 1 and lasts and len(there) > 1 and {*there} == {*one.ranks}
 
 
 def _overlaps(spans: dict[int, Mask], one: Finding) -> bool:
