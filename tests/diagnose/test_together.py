@@ -117,3 +117,14 @@ def test_a_host_does_not_absorb_its_only_slow_rank_though_its_neighbours_are_slo
                       columns=frozenset(range(5, 100))) for rank in range(8)]  # fmt: skip
     window = on_hosts()
     assert (3,) in [one.ranks for one in joined(Observed(window), found, frozenset(range(8)))]
+
+
+@pytest.mark.parametrize(("ms", "ranks"), [(90.0, (2, 3)), (12.0, (2,))])
+def test_who_loads_a_little_late_beside_a_slow_loader_is_not_named_with_it(
+    ms: float, ranks: tuple[int, ...]
+) -> None:
+    """Two loaders of one host that are slow alike read by one disk."""
+    slow_loader = Fault((2,), "data-load", 60, ms=100.0, computes=False)
+    other = Fault((3,), "data-load", 60, ms=ms, computes=False)
+    first, *_ = diagnose(on_hosts(slow_loader, other)).verdicts
+    assert (first.cause, first.ranks) == ("data_loading", ranks)

@@ -118,11 +118,21 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            findings.append(_late_loaders(same, host))
+            many, alone = _of_one_loss(same)
+            findings += [_late_loaders(many, host), *alone]
             continue
         findings += same if host is None else [
             _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
     return findings
+
+
+def _of_one_loss(found: Sequence[Slowdown]) -> tuple[list[Slowdown], list[Slowdown]]:
+    """The findings that cost about as much as the largest in all their steps together, and the
+    others: who is late now and then beside a slow loader is not slow for its reason."""
+    lost = [(one.lost_fraction or 0.0) * _steps_of(one) for one in found]
+    alike = [each * SWALLOWED >= max(lost) for each in lost]
+    return ([one for one, same in zip(found, alike, strict=True) if same],
+            [one for one, same in zip(found, alike, strict=True) if not same])  # fmt: skip
 
 
 def _late_loaders(same: Sequence[Slowdown], host: str) -> Slowdown:
