@@ -86,6 +86,15 @@ def test_another_that_is_slow_all_the_time_does_not_hide_what_steps_took_before(
     assert most_ns == pytest.approx(770 * MS)
 
 
+def test_another_that_was_slow_before_does_not_hide_that_steps_rose() -> None:
+    """Without its steps none are left to compare with; with them the rise is at least as much."""
+    job = a_job_of(np.where(np.arange(STEPS) < 30, 370.0, 450.0))
+    slower, before = a_suspect(2, 120, 30), replace(a_suspect(0, 10), stop=30)
+    healing: Any = SimpleNamespace(job=job, paused=np.zeros(STEPS))
+    least_ns, most_ns = cost._measured_ns(healing, slower, [slower, before])
+    assert (least_ns, most_ns) == (pytest.approx(80 * MS), np.inf)
+
+
 def test_a_replay_counts_where_few_steps_show_what_is_usual() -> None:
     """Of three steps all are long; healing the rank in one of them makes it 60 ms shorter."""
     job = a_job_of(np.full(STEPS, 400.0))

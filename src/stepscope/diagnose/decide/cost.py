@@ -240,21 +240,24 @@ def _measured_ns(
     longer beyond noise, or by more than twice its excess, which has another reason. Where a culprit
     with a larger excess is slow as well, only the other steps count, if there are some. At most the
     rise above the fast steps without the culprit; no limit where there are none. Steps in which
-    another one is slow do not count there, unless that one is slow both then and now.
+    another one is slow do not count there, unless that one is slow both then and now, or no others
+    are left: then steps rose by as much at least.
     """
     job, columns = healing.job, np.arange(len(healing.job.line.steps))
     period = job.line.job_period_ns - healing.paused
     judged = (columns >= job.line.warm_up) & np.isfinite(period)
     inside = np.isin(columns, columns[one.columns])
-    usually = judged & ~inside
+    usually = without = judged & ~inside
     for other in (np.isin(columns, columns[each.columns]) for each in culprits):
-        usually &= ~other | bool(other[inside].all())
+        usually = usually & (~other | bool(other[inside].all()))
+    is_alone = usually.sum() >= LEAST_EITHER
+    usually = usually if is_alone else without
     slow, usual, alone = (period[part] + healing.paused[part].mean() if part.any() else period[part]
                           for part in (judged & inside, usually, judged & inside
                                        & ~_of_larger(one, culprits, columns)))  # fmt: skip
     if min(slow.size, usual.size) < LEAST_EITHER:
         return 0.0, np.inf
-    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0)
+    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0) if is_alone else np.inf
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
     slow = alone if alone.size >= LEAST_ALONE else slow
     rise = stats.median(slow) - stats.median(usual)
