@@ -93,9 +93,9 @@ def test_steps_are_counted_though_a_coarse_clock_does_not_show_the_order_of_call
                  for rank in range(2)]  # fmt: skip
     groups = (ProcessGroup("dp-0", "dp", (0, 1)), ProcessGroup("tp-0", "tp", (0, 1)))
     comm = a_table("rank group seq op peer enqueue_ns", rows)
-    step = round_of_calls(Window(Job("coarse", 2, groups=groups), {"comm_ops": comm}))
-    assert step is not None
-    assert (np.bincount(step)[:30] == 22).all()
+    counted = round_of_calls(Window(Job("coarse", 2, groups=groups), {"comm_ops": comm}))
+    assert counted is not None
+    assert (np.bincount(counted)[:30] == 22).all()
 
 
 def test_kernels_belong_to_the_step_whose_operators_end_after_they_began() -> None:

@@ -176,7 +176,9 @@ def test_gaps_are_no_own_time_where_only_the_number_of_stages_is_known() -> None
 def sums(window: Window) -> Window:
     """One row for each phase of a step: all of its passes together, and when the first began."""
     phases = window.tables["phases"]
-    key = numbered(phases.ints("rank"), phases.ints("step"), phases.strings("phase").codes)
+    key = numbered(
+        phases.ints("rank"), phases.ints("step"), phases.strings("phase").codes.astype(np.int64)
+    )
     _, first = np.unique(key, return_index=True)
     lasted, began = np.zeros(first.size, np.int64), np.full(first.size, 2**62)
     np.add.at(lasted, key, phases.ints("duration_ns"))
@@ -198,7 +200,8 @@ def test_sums_with_the_time_of_their_first_pass_leave_no_gaps() -> None:
     """The sum of all forward passes reaches into those of the backward passes."""
     window, notes = laid_out(sums(a_pipeline()))
     assert [one.method for one in notes] == ["times of phases"]
-    assert phase_rows(window, timeline(window)).made_up
+    rows = phase_rows(window, timeline(window))
+    assert rows is not None and rows.made_up
     assert blamed(sums(a_pipeline())) == []
 
 

@@ -114,7 +114,7 @@ def _cut_each_other(one: Table, other: Table) -> bool:
     keys = [each.ints("rank").astype(np.int64) << 40 | each.ints("step") for each in (one, other)]
     if any(np.unique(key).size < key.size for key in keys):
         return False
-    _, at, there = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    _, at, there = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
     begins = np.stack((one.ints("start_ns")[at], other.ints("start_ns")[there]))
     lasted = np.stack((_lasted(one)[at], _lasted(other)[there]))
     ends = begins + lasted
