@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import Host, ProcessGroup
+from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Strings, Table, Window
 
 from .jobs import MS, START, WITHIN, Fault, a_job, a_table, both, put, with_samples, without
@@ -338,3 +338,29 @@ def test_a_rank_late_with_a_culprit_in_unrecorded_operators_is_no_alibi() -> Non
     assert verdict.ranks == (2,)
     assert verdict.lost_fraction is not None
     assert verdict.lost_fraction >= 0.3
+
+
+@pytest.mark.parametrize(("passes", "cause"), [(1, "host"), (4, "compute")])
+def test_a_rank_that_stands_still_in_one_pass_of_several_has_no_slow_device(
+    passes: int, cause: str
+) -> None:
+    """A device that is slow for a step is so for all of its microbatches."""
+    random, phases, steps, now = np.random.default_rng(0), [], [], START
+    for step in range(60):
+        own = random.normal(1, 0.01, (8, 2, 4)) * 10 * MS
+        if step % 7 == 6:
+            own[5, 1, :passes] += 80 * MS / passes
+        for rank in range(8):
+            begins = now + np.append(0, np.cumsum(own[rank])).astype(np.int64)
+            phases += [(rank, step, phase, batch, int(begins[4 * at + batch]),
+                        int(own[rank, at, batch]), False)
+                       for at, phase in enumerate(("forward-compute", "backward-compute"))
+                       for batch in range(4)]  # fmt: skip
+        lasted = int(own.sum(axis=(1, 2)).max())
+        steps += [(rank, step, now, lasted) for rank in range(8)]
+        now += lasted
+    (verdict,) = diagnose(Window(Job("batches", 8, (Host("a", tuple(range(8))),)), {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase microbatch start_ns duration_ns waits", phases),
+    })).verdicts  # fmt: skip
+    assert (verdict.ranks, verdict.cause) == ((5,), cause)

@@ -15,9 +15,10 @@ from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect
-from stepscope.window import Floats
+from stepscope.trace import Host, Job
+from stepscope.window import Floats, Window
 
-from .jobs import MS, Fault, a_job, scatter
+from .jobs import MS, Fault, a_job, a_table, scatter
 
 RISE = 1.5
 
@@ -85,6 +86,28 @@ def test_where_one_rank_becomes_slower_it_is_named_and_the_others_are_not_accuse
 
     found = diagnose(a_job(noise=0.01, edit=one_grows, stacks=False)).verdicts
     assert [one.ranks for one in found if not one.is_suspect] == [(2,)]
+
+
+def test_a_rank_is_named_whose_slowness_grows_though_most_of_it_lies_where_others_wait() -> None:
+    """Hosts time the passes of a job whose gradients are reduced within backward: only in forward
+    it shows which rank is slow, and there it takes a small part of what steps get longer."""
+    random, ranks, steps = np.random.default_rng(3), 8, 60
+    times = np.ones((ranks, steps))
+    times[2, 12:] = np.linspace(1, 4, steps - 12)
+    forward, backward = (ms * times * random.lognormal(0, 0.01, times.shape) for ms in (20, 100))
+    both = (forward + backward).max(axis=0)
+    rows = [(rank, step, phase, int(ms * MS))
+            for rank in range(ranks) for step in range(steps)
+            for phase, ms in (("fwd", forward[rank, step]),
+                              ("bwd", both[step] - forward[rank, step]))]  # fmt: skip
+    whole = [(rank, step, int(both[step] * MS)) for rank in range(ranks) for step in range(steps)]
+    hosts = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+    (verdict,) = diagnose(Window(Job("timed", ranks, hosts), {
+        "steps": a_table("rank step duration_ns", whole),
+        "phases": a_table("rank step phase duration_ns", rows),
+    })).verdicts  # fmt: skip
+    assert verdict.ranks == (2,)
+    assert verdict.lost_fraction == pytest.approx(1 - 1 / times[2, 12:].mean(), abs=0.15)
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,17 @@ def test_kernels_without_steps_show_nothing_step_by_step() -> None:
     assert (diagnosis.state, diagnosis.unaccounted) == ("unknown", "no steps were recorded")
 
 
+def test_a_kernel_that_takes_longer_on_all_ranks_is_code_and_more_samples_are_a_suspicion() -> None:
+    times, more = drawn(8, 80), drawn(8, 80)
+    times[ATTENTION][:, 40:] *= 3
+    verdict = the_verdict(diagnose(replicas(times)))
+    assert (verdict.cause, verdict.ranks, verdict.is_suspect) == ("code", (), False)
+    assert ATTENTION in verdict.evidence[0].detail
+    for name in (MATMUL, ATTENTION):
+        more[name][:, 40:] *= 1.5
+    assert all(one.is_suspect for one in diagnose(replicas(more)).verdicts)
+
+
 def test_names_of_kernels_that_wait_for_other_ranks() -> None:
     waiting = ("hcom_allReduce_", "hcom_alltoallv_", "all-to-all.3", "all-gather.5", "recv-done.2",
                "collective-permute.7", "send", "ncclDevKernel_SendRecv", RECEIVE)  # fmt: skip

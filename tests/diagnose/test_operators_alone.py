@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,11 +12,12 @@ import pytest
 
 from stepscope.diagnose.explain.elimination import _is_slow_throughout
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.rounds import round_of_calls, with_rounds
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Job, ProcessGroup
-from stepscope.window import Window
+from stepscope.window import Ints, Strings, Table, Window
 
 from .jobs import MS, START, a_table
 
@@ -62,3 +64,55 @@ def test_what_comes_now_and_then_between_operators_may_be_any_pause(
     assert _is_slow_throughout(job, one) == computes
     worst = replace(one, spikes=(), worst=(7, 8) if spikes else None)
     assert _is_slow_throughout(job, worst) == computes
+
+
+def unnumbered(window: Window, **columns: Ints) -> Window:
+    """The same without the numbers of steps, as a profiler of the library writes it."""
+    comm = window.tables["comm_ops"]
+    kept = {name: column for name, column in comm.columns.items() if name != "step"}
+    return Window(window.job, {"comm_ops": Table({**kept, **columns})})
+
+
+def test_steps_are_counted_though_sizes_differ_from_step_to_step() -> None:
+    """As those of an all-to-all between experts, which sends each time another number of tokens."""
+    window = operators_alone()
+    sizes = np.random.default_rng(1).integers(1, 10**6, len(window.tables["comm_ops"]))
+    (verdict,) = diagnose(unnumbered(window, bytes=sizes)).verdicts
+    assert verdict.ranks == (SLOW,)
+
+
+def test_steps_are_counted_though_a_coarse_clock_does_not_show_the_order_of_calls() -> None:
+    random, rows = np.random.default_rng(0), []
+    for step in range(30):
+        begin = START + step * 100 * MS
+        for rank, (group, count) in product(range(2), (("dp-0", 4), ("tp-0", 6))):
+            called = np.sort(random.integers(0, 20, count))
+            rows += [(rank, group, 5 * step + at if group == "dp-0" else 6 * step + at, "AllGather",
+                      -1, begin + int(ms) * MS) for at, ms in enumerate(called)]  # fmt: skip
+        rows += [(rank, "dp-0", 5 * step + 4, "AllReduce", -1, begin + 50 * MS)
+                 for rank in range(2)]  # fmt: skip
+    groups = (ProcessGroup("dp-0", "dp", (0, 1)), ProcessGroup("tp-0", "tp", (0, 1)))
+    comm = a_table("rank group seq op peer enqueue_ns", rows)
+    counted = round_of_calls(Window(Job("coarse", 2, groups=groups), {"comm_ops": comm}))
+    assert counted is not None
+    assert (np.bincount(counted)[:30] == 22).all()
+
+
+def test_kernels_belong_to_the_step_whose_operators_end_after_they_began() -> None:
+    window = operators_alone()
+    comm = window.tables["comm_ops"]
+    began = comm.ints("enqueue_ns") - 5 * MS
+    kernels = Table({"rank": comm.ints("rank"), "start_ns": began,
+                     "duration_ns": np.full(len(comm), MS), "stream": np.zeros(len(comm), np.int64),
+                     "kernel": Strings.of(["gemm"] * len(comm))})  # fmt: skip
+    both = Window(window.job, {**unnumbered(window).tables, "kernels": kernels})
+    counted, _ = with_rounds(both)
+    same = counted.tables["kernels"].ints("step") == counted.tables["comm_ops"].ints("step")
+    assert same.all()
+
+
+def test_operators_without_steps_that_do_not_repeat_are_no_healthy_job() -> None:
+    window = operators_alone()
+    few = window.tables["comm_ops"].take(window.tables["comm_ops"].ints("step") < 3)
+    found = diagnose(unnumbered(Window(window.job, {"comm_ops": few})))
+    assert (found.state, found.unaccounted) == ("unknown", "no steps were recorded")

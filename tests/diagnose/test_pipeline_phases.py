@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from stepscope.diagnose.prepare.durations import laid_out
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import own_time
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.diagnose.views.unnamed import GAPS
-from stepscope.trace import Host, Job
-from stepscope.window import Table, Window
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Table, Window, numbered
 
 from .jobs import MS, START, a_table
 
@@ -169,3 +171,48 @@ def test_gaps_are_no_own_time_where_only_the_number_of_stages_is_known() -> None
     assert GAPS not in own_time(window, timeline(window)).phases
     flat = Window(Job("flat", 4, hosts, {"dp": 4}), tables)
     assert GAPS in own_time(flat, timeline(flat)).phases
+
+
+def sums(window: Window) -> Window:
+    """One row for each phase of a step: all of its passes together, and when the first began."""
+    phases = window.tables["phases"]
+    key = numbered(
+        phases.ints("rank"), phases.ints("step"), phases.strings("phase").codes.astype(np.int64)
+    )
+    _, first = np.unique(key, return_index=True)
+    lasted, began = np.zeros(first.size, np.int64), np.full(first.size, 2**62)
+    np.add.at(lasted, key, phases.ints("duration_ns"))
+    np.minimum.at(began, key, phases.ints("start_ns"))
+    totals = phases.take(first).with_column("duration_ns", lasted).with_column("start_ns", began)
+    return Window(window.job, {**window.tables, "phases": totals})
+
+
+def with_stages(window: Window, tensor_parallel: bool) -> Window:
+    """The same with the groups of stages, and neighbours in a stage that share each layer."""
+    pipes = [ProcessGroup(f"pp-{at}", "pp", tuple(range(at, RANKS, REPLICAS)))
+             for at in range(REPLICAS)]  # fmt: skip
+    pairs = [ProcessGroup(f"tp-{at}", "tp", (at, at + 1)) for at in range(0, RANKS, 2)]
+    groups = (*pipes, *(pairs if tensor_parallel else ()))
+    return Window(replace(window.job, groups=groups), window.tables)
+
+
+def test_sums_with_the_time_of_their_first_pass_leave_no_gaps() -> None:
+    """The sum of all forward passes reaches into those of the backward passes."""
+    window, notes = laid_out(sums(a_pipeline()))
+    assert [one.method for one in notes] == ["times of phases"]
+    rows = phase_rows(window, timeline(window))
+    assert rows is not None and rows.made_up
+    assert blamed(sums(a_pipeline())) == []
+
+
+def test_sums_of_passes_contain_no_waiting_if_receives_have_sums_of_their_own() -> None:
+    healthy = diagnose(with_stages(sums(a_pipeline()), tensor_parallel=False))
+    assert (healthy.state, healthy.verdicts) == ("healthy", ())
+
+
+def test_a_heavy_stage_of_tensor_parallel_pairs_is_named() -> None:
+    """Within a pass the ranks of a pair wait only for each other."""
+    heavy = with_stages(sums(a_pipeline(heavy=STAGES - 1)), tensor_parallel=True)
+    (verdict,) = diagnose(heavy).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", tuple(range(12, 16)))
+    assert verdict.lost_fraction == pytest.approx(0.2, abs=0.1)

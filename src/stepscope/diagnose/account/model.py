@@ -19,11 +19,12 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import communicates
+from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.hidden_waits import WAIT_FREE
+from stepscope.diagnose.views.hidden_waits import WAIT_FREE, receives_apart
 from stepscope.diagnose.views.peers import stage_numbers
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import KERNELS, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
@@ -79,17 +80,29 @@ def _as_long_as(job: Observed, model: Model) -> Model:
 
     What a rank of the slowest stage does not compute in a step, it waits, moves data, or stands in
     the bubble of the other stages' work on one microbatch. The bubble is no longer than all of it.
-    Only of kernels that compute it is known that no waiting is in them.
     """
-    if KERNELS not in job.own.phases:
+    computed = _computed(job)
+    if computed is None:
         return model
-    own, period = job.total[:, job.line.warm_up :], job.line.job_period_ns[job.line.warm_up :]
+    own, period = computed[:, job.line.warm_up :], job.line.job_period_ns[job.line.warm_up :]
     levels = stats.row_medians(own)
     stages = np.array([stats.median(levels[rows]) for rows in model.stages])
     rest = stats.median(period) - stages.max()
     if not rest > 0:
         return model
     return replace(model, microbatches=max(float((stages.sum() - stages.max()) / rest), 1.0))
+
+
+def _computed(job: Observed) -> Floats | None:
+    """What each rank computes, `[rank, step]`, if no waiting for other stages is in it: kernels, or
+    phases where receiving has phases of its own; else None."""
+    if KERNELS in job.own.phases:
+        return job.total
+    rows = phase_rows(job.window, job.line)
+    if rows is None or not receives_apart(rows):
+        return None
+    names = [name for name in rows.names.values if not (communicates(name) or loads(name))]
+    return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
 
 
 def _microbatches(job: Observed, stage: Ints) -> int:

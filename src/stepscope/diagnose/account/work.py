@@ -22,7 +22,12 @@ from stepscope.diagnose.numeric.linked import connected
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, is_whole
+from stepscope.diagnose.views.hidden_waits import (
+    WITHIN_PASSES,
+    is_whole,
+    passes_alone,
+    receives_apart,
+)
 from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED, is_staged
@@ -77,16 +82,20 @@ def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
 
 def hidden_passes(job: Observed, whole: bool = False) -> Floats | None:
     """How long each rank is in hidden passes of one microbatch, `[rank, step]`; None where there
-    are none, or some are passes of a whole step, which may also wait for other stages.
+    are none, or some are passes of a whole step, which may also wait for other stages, unless
+    receiving from these has phases of its own.
 
     Args:
         whole: those of a whole step count as well.
     """
     rows = phase_rows(job.window, job.line) if job.own.hidden else None
-    names = sorted(job.own.hidden_phases & {*rows.passes, WEIGHT}) if rows is not None else []
-    if rows is None or not names:
+    if rows is None:
         return None
-    if not whole and (rows.names.equals(*names) & is_whole(rows)).any():
+    passes = passes_alone(rows) or {*rows.passes, WEIGHT}
+    names = sorted(job.own.hidden_phases & passes)
+    if not names:
+        return None
+    if not (whole or receives_apart(rows)) and (rows.names.equals(*names) & is_whole(rows)).any():
         return None
     return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
 

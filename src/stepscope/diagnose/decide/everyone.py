@@ -24,6 +24,9 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF, LEAST_SCORE
 
 MEASURED_RISE = "measured-rise"
+GROWS_ALIKE = 0.9
+"""Part of how step times vary that follows a culprit whose slowness grows. Our choice: the rest is
+noise."""
 TURNS_SCORE = 0.7
 """As of ranks that hold up all others in turns (`in_turns.SCORE`). Our choice."""
 
@@ -66,8 +69,25 @@ def _begins_with(job: Observed, rise: Regression, culprits: Sequence[Suspect]) -
     hidden = hides_waits(job)
     by_phase = hidden and rise.cause == "code" and rise.function is None
     least = 0.0 if hidden else HALF * rise.lost_ns
-    at_once = [one.excess_ns for one in culprits if abs(one.first - rise.split) <= 1]
+    at_once = [
+        one.excess_ns
+        for one in culprits
+        if abs(one.first - rise.split) <= 1 or (hidden and _grows_with(job, rise, one))
+    ]
     return (rise.cause == "unknown" or by_phase) and max(at_once, default=-1.0) >= least
+
+
+def _grows_with(job: Observed, rise: Regression, one: Suspect) -> bool:
+    """Whether steps grew longer little by little as what a culprit takes longer did, and by no more
+    times: what is slower in the phases without waiting is as slow in the others."""
+    if rise.gradual is None or one.slowdown < (rise.slowdown or np.inf):
+        return False
+    excess = job.excess_of(one.phase, one.row)[job.line.warm_up :]
+    period = job.line.job_period_ns[job.line.warm_up :]
+    known = np.isfinite(excess) & np.isfinite(period)
+    if not (known.any() and np.ptp(excess[known]) and np.ptp(period[known])):
+        return False
+    return float(np.corrcoef(excess[known], period[known])[0, 1]) ** 2 >= GROWS_ALIKE
 
 
 def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:

@@ -50,9 +50,6 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if not settings.slowdowns or desync.applies(job.window):
         return desync.undecided(job.window)
     if not len(job.line.steps):
-        comm = job.window.table("comm_ops")
-        if comm is not None and comm.has("end_ns"):
-            return ""
         return "no steps were recorded" + (OF_KERNELS if job.kernels is not None else "")
     judged = len(job.line.steps) - job.line.warm_up
     if judged < FEW_STEPS and not job.line.is_trace:

@@ -8,12 +8,13 @@ microbatch, because its input was there when it began. So the pass, of the membe
 least of it, is own time of the group as a whole, and equal groups of other replicas show what it
 needs. Which member is slow shows where nobody waits, as in the optimizer: a slow device is slow in
 everything. Else all members are a suspect together.
-A pass of a whole step may also contain waiting for other replicas: it counts only if all groups
-wait for the same ranks, because the passes of those that wait are then equally long.
+A pass of a whole step may also contain waiting for other stages or replicas: it counts only if
+receiving from other stages has phases of its own, or if all groups wait for the same ranks, because
+the passes of those that wait are then equally long.
 Of a group that was recorded in part, what a member computes and its time in the collectives of the
 group are own time of the group, in which a member that nobody recorded may be slow.
-Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps in pipelines,
-and where only some replicas wait for each other; all groups of a stage.
+Cost: as `straggler`, with one row for each group. Cannot see: passes of whole steps in pipelines
+that contain receiving, and where only some replicas wait for each other; all groups of a stage.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import FAST, SUSPECT_SCORE, score
+from stepscope.diagnose.views.hidden_waits import receives_apart
 from stepscope.diagnose.views.inferred import LEAST_LATE, mirrors
 from stepscope.diagnose.views.peers import disjoint
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
@@ -127,7 +129,7 @@ def _in_passes(job: Observed, units: Sequence[Ints]) -> Floats | None:
     rows = phase_rows(job.window, job.line) if job.own.hidden and units else None
     if rows is None:
         return None
-    if not rows.passes and units and _meet_as_one(job, units):
+    if not (rows.passes or receives_apart(rows)) and units and _meet_as_one(job, units):
         return _before_meeting(job, rows, units)
     spent = hidden_passes(job, _meet_as_one(job, units))
     return None if spent is None else np.stack([spent[members].min(axis=0) for members in units])

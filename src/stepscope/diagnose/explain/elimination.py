@@ -6,6 +6,8 @@ What differs: data loading and experts are causes by their phase. Otherwise most
 processor time (`compute`) or not (`host`); without processor times, time outside phases, a late
 host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that takes
 longer before one of them only has an `unknown` cause.
+A rank that takes longer now and then, and most of it in one of several passes of a step, was
+stopped there: a device does not become slow for one microbatch. Its cause is `host`.
 Where kernels take as long as the peers' and the host keeps ahead of its device in a pass, neither
 takes longer, and the cause is `unknown`.
 Cost: means over a range. Cannot see: why the host or the device is slow.
@@ -25,8 +27,12 @@ from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE, UNNAMED
+from stepscope.window import Ints
 
+SEVERAL = 3
+"""Passes of a phase in a step, of which one alone can be long. Statistics: of two, either may."""
 THROUGHOUT = 0.5
 """A rank that is slow throughout is by this part of its excess ratio in other gaps than the one in
 which it takes the most longer: halfway between all and nothing."""
@@ -67,7 +73,7 @@ def _without_processor_time(job: Observed, suspect: Suspect, use: Use) -> Cause:
     alike = _kernels_are_alike(job, suspect)
     if alike and use.keeps_ahead and suspect.phase not in UNNAMED:
         return "unknown"  # neither its device nor its host: what it waits for
-    if alike or use.is_late or suspect.phase in (OUTSIDE, GAPS):
+    if alike or use.is_late or suspect.phase in (OUTSIDE, GAPS) or _is_stopped(job, suspect):
         return "host"
     is_partly_slow = use.ahead is None and not _is_slow_throughout(job, suspect)
     return "unknown" if is_partly_slow else "compute"
@@ -86,6 +92,28 @@ def _is_slow_throughout(job: Observed, suspect: Suspect) -> bool:
         return not suspect.spikes and suspect.worst is None
     ratio = stats.median(job.own.elsewhere[suspect.row, suspect.columns])
     return bool(ratio - 1 >= THROUGHOUT * (suspect.slowdown - 1))
+
+
+def _is_stopped(job: Observed, suspect: Suspect) -> bool:
+    """Whether most of what it takes longer now and then is in one of several passes of a step."""
+    whole = suspect.all_runs or suspect
+    rows = phase_rows(job.window, job.line) if whole.spikes else None
+    if rows is None:
+        return False
+    own = np.flatnonzero((rows.rank == whole.row) & np.isin(rows.column, whole.spikes))
+    column, code, lasted = rows.column[own], rows.names.codes[own], rows.duration[own]
+    phases = [rows.names.values.index(name) for name in whole.phases if name in rows.names.values]
+    longer = [max((_longest_beyond(lasted[(column == at) & (code == one)]) for one in phases),
+                  default=0.0) for at in whole.spikes]  # fmt: skip
+    excess = stats.median(job.excess_of(None, whole.row)[list(whole.spikes)])
+    return stats.median(np.array(longer)) >= HALF * excess > 0
+
+
+def _longest_beyond(passes_ns: Ints) -> float:
+    """How much longer the longest of several passes is than the median one."""
+    if passes_ns.size < SEVERAL:
+        return 0.0
+    return float(passes_ns.max() - np.median(passes_ns))
 
 
 def _is_within_a_window(job: Observed, suspect: Suspect) -> bool:

@@ -7,7 +7,9 @@ the order of their rows. Durations stay as they were recorded. The order is assu
 such.
 
 The same holds if all phases of a step are said to begin at one moment: then somebody wrote them
-down, and when each of them began is not known.
+down, and when each of them began is not known. And it holds if two passes overlap and neither is
+inside the other: nobody computes both at once, so the logger added up the passes of all
+microbatches and kept the time of the first.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.prepare.containers import contained, loading_beside
-from stepscope.diagnose.prepare.totals import without_totals
+from stepscope.diagnose.prepare.totals import TOLERANCE, without_totals
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, union
 
@@ -51,6 +53,9 @@ def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window with times for tables that have only durations, and a note on each of them."""
     tables, notes, first = dict(window.tables), [], _earliest(window)
     called, untimed = window.table("comm_ops"), [name for name in UNTIMED if _lacks(window, name)]
+    if "phases" not in untimed and _are_sums(window.table("phases")):
+        tables["phases"] = tables["phases"].take(tables["phases"].ints("start_ns").argsort())
+        untimed.append("phases")
     if "phases" in untimed:
         notes += _without_containers(tables, untimed)
     elif _is_foreign(window.table("phases")):
@@ -86,6 +91,41 @@ def _is_stamped(phases: Table) -> bool:
         return False
     one = phases.take(phases.ints("rank") == phases.ints("rank")[0])
     return _begin_at_once(one) and _begin_at_once(phases)
+
+
+def _are_sums(phases: Table | None) -> bool:
+    """Whether rows are sums over a step: the two phases with most work overlap in most steps of any
+    rank, and neither contains the other. (The last stage of a pipeline takes turns with both.)"""
+    if phases is None or not phases.has("rank", "step", "phase", "start_ns", "duration_ns"):
+        return False
+    names, lasted = phases.strings("phase"), _lasted(phases)
+    spent = {name: int(lasted[names.equals(name)].sum()) for name in names.values
+             if not (communicates(name) or loads(name))}  # fmt: skip
+    if len(spent) < 2:
+        return False
+    first, second = (phases.take(names.equals(name))
+                     for name in sorted(spent, key=lambda name: -spent[name])[:2])  # fmt: skip
+    return _cut_each_other(first, second)
+
+
+def _cut_each_other(one: Table, other: Table) -> bool:
+    """Whether on any rank the rows of two phases, one of each in a step, mostly overlap in part, by
+    more than rounding."""
+    keys = [each.ints("rank").astype(np.int64) << 40 | each.ints("step") for each in (one, other)]
+    if any(np.unique(key).size < key.size for key in keys):
+        return False
+    _, at, there = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
+    begins = np.stack((one.ints("start_ns")[at], other.ints("start_ns")[there]))
+    lasted = np.stack((_lasted(one)[at], _lasted(other)[there]))
+    ends = begins + lasted
+    least = TOLERANCE * lasted.min(axis=0)
+    cut = ends.min(axis=0) - begins.max(axis=0) > least
+    cut &= (np.ptp(begins, axis=0) > least) & (np.ptp(ends, axis=0) > least)
+    # the one that begins first also ends first, or it contains the other
+    cut &= begins.argmin(axis=0) == ends.argmin(axis=0)
+    rank = numbered(one.ints("rank")[at])
+    often = np.bincount(rank, cut) > MOSTLY * np.bincount(rank)
+    return bool(often.any())
 
 
 def _begin_at_once(phases: Table) -> bool:

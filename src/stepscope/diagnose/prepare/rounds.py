@@ -4,6 +4,10 @@ The length of a round is the lag at which a rank's calls (operator, kind of grou
 themselves most. Among the calls that all ranks make equally often in a round, the rarest ends a
 step: a loss, a norm, an optimizer's gather. Its own numbers count the steps, so that logs may begin
 and end at different places, and calls in between (a checkpoint's barrier) shift nothing.
+Sizes may differ from step to step (tokens of an expert, lengths of sequences) and calls of several
+groups may change places (equal times on a coarse clock): if no lag is found, sizes do not count,
+and if still none is found, a step ends with the rarest common call if the same calls lie between
+any two of them, in whatever order.
 Cost: one sort of the calls, and one transform per different sequence. Cannot see: jobs in which no
 call is common to all ranks.
 """
@@ -18,7 +22,8 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, kinds_and_operators
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
 
-FINER = ("kernels", "kernel_summaries", "phases", "host_ops")
+FINER = ("phases", "host_ops")
+"""What comes with steps of its own: a trace of one step, whose layers resemble each other."""
 FEW_STEPS = 2
 """Numbers of steps in a job whose steps were not recorded: the first, and one that was begun. Our
 choice."""
@@ -49,42 +54,69 @@ def with_rounds(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     step = round_of_calls(window)
     if step is None:
         return window, ()
-    tables = {**window.tables, "comm_ops": comm.with_column("step", step)}
+    comm = comm.with_column("step", step)
+    tables = {**window.tables, "comm_ops": comm}
+    kernels = window.table("kernels")
+    if kernels is not None and len(kernels) and comm.has("end_ns"):
+        tables["kernels"] = kernels.with_column("step", _by_last_ends(kernels, comm))
     return Window(window.job, tables), (NOTE,)
+
+
+def _by_last_ends(kernels: Table, comm: Table) -> Ints:
+    """The step of each kernel: the first whose last operator ended on its rank after it began."""
+    comm = comm.take(comm.ints("end_ns") != NULL)
+    rank, began = kernels.ints("rank"), kernels.ints("start_ns")
+    step = np.full(len(kernels), NULL)
+    for one in np.unique(comm.ints("rank")).tolist():
+        of_rank = comm.take(comm.ints("rank") == one)
+        ends = np.zeros(int(of_rank.ints("step").max()) + 1, np.int64)
+        np.maximum.at(ends, of_rank.ints("step"), of_rank.ints("end_ns"))
+        rows = np.flatnonzero(rank == one)
+        step[rows] = np.searchsorted(np.maximum.accumulate(ends), began[rows])
+    return step
 
 
 def round_of_calls(window: Window) -> Ints | None:
     """The number of the round of each row of `comm_ops`; None if rounds are not to be seen."""
     comm = window.table("comm_ops")
-    return None if comm is None or not len(comm) else _rounds(comm, _tokens(window, comm))
+    if comm is None or not len(comm):
+        return None
+    by_rank, unsized = _calls_by_rank(comm), kinds_and_operators(window, comm)
+    for token in (_with_sizes(comm, unsized), unsized):
+        if (step := _rounds(comm, by_rank, token)) is not None:
+            return step
+    return _between_equals(comm, by_rank, unsized)
 
 
 def _is_log(window: Window, comm: Table) -> bool:
-    """Whether calls are all there is, and no dump of the newest ones."""
+    """Whether operators, and maybe kernels, are all there is, and no dump of the newest ones."""
     return not comm.has("seen") and not any(name in window.tables for name in FINER)
 
 
 def _has_steps(window: Window) -> bool:
     """Whether any table says when steps were. A recorder that sees no step end counts none: its
     calls are all of the first one, or of the one after it."""
-    for name, first in (("steps", 0), ("phases", 0), ("comm_ops", FEW_STEPS)):
+    for name, first in (("steps", 0), ("phases", 0), ("kernels", 0), ("comm_ops", FEW_STEPS)):
         table = window.table(name)
         if table is not None and table.has("step") and bool((table.ints("step") >= first).any()):
             return True
     return False
 
 
-def _tokens(window: Window, comm: Table) -> Ints:
-    """Which call each row is: the same number in all groups of a kind."""
-    size = comm.ints("bytes") if comm.has("bytes") else np.zeros(len(comm), np.int64)
-    return numbered(kinds_and_operators(window, comm), size)
+def _with_sizes(comm: Table, kind: Ints) -> Ints:
+    """Which call each row is, by its size as well."""
+    return numbered(kind, comm.ints("bytes")) if comm.has("bytes") else kind
 
 
-def _rounds(comm: Table, token: Ints) -> Ints | None:
-    """The number of the round of each row; None if rounds are not to be seen."""
+def _calls_by_rank(comm: Table) -> list[Ints]:
+    """The rows of each rank, in the order of its calls."""
     order = np.lexsort((comm.ints("seq"), comm.ints("enqueue_ns"), comm.ints("rank")))
     begins = np.flatnonzero(np.diff(comm.ints("rank")[order], prepend=-1))
-    by_rank = np.split(order, begins[1:])
+    return np.split(order, begins[1:])
+
+
+def _rounds(comm: Table, by_rank: Sequence[Ints], token: Ints) -> Ints | None:
+    """The number of the round of each row; None if rounds are not to be seen."""
     known: dict[bytes, int] = {}
     lengths = []
     for rows in by_rank:
@@ -106,6 +138,37 @@ def _rounds(comm: Table, token: Ints) -> Ints | None:
     return _counted(
         comm, by_rank, pauses, token == call, count * _rounds_in_a_step(pauses, lengths)
     )
+
+
+def _between_equals(comm: Table, by_rank: Sequence[Ints], token: Ints) -> Ints | None:
+    """The number of the round of each row, if each rank makes the same calls between any two of the
+    rarest one that all ranks make; None otherwise."""
+    counts = [np.bincount(token[rows], minlength=int(token.max()) + 1) for rows in by_rank]
+    paired = comm.strings("op").equals(*POINT_TO_POINT)
+    common = np.min(counts, axis=0)
+    common[token[paired]] = 0
+    common[common != np.max(counts, axis=0)] = 0
+    often = np.flatnonzero(common >= LEAST_ROUNDS)
+    if not often.size:
+        return None
+    rarest = int(often[np.argmin(common[often])])
+    if not all(_is_alike(token[rows], rarest) for rows in by_rank):
+        return None
+    pauses = [_pauses(comm.ints("enqueue_ns")[rows]) for rows in by_rank]
+    return _counted(comm, by_rank, pauses, token == rarest, 1)
+
+
+def _is_alike(calls: Ints, rarest: int) -> bool:
+    """Whether the same calls, and several, lie between any two calls of one kind. (One that is in
+    the wrong place is missing in one of the pieces, and too many in another.)"""
+    piece = np.cumsum(calls == rarest)
+    inner = (piece > 0) & (piece < piece[-1])
+    kinds = int(calls.max()) + 1
+    made = np.bincount((piece[inner] - 1) * kinds + calls[inner], minlength=(piece[-1] - 1) * kinds)
+    made = made.reshape(-1, kinds)
+    usual = np.median(made, axis=0)
+    differ = np.abs(made - usual).sum()
+    return bool((usual > 0).sum() > 1 and differ <= 2 * MOST_UNLIKE * made.sum())
 
 
 def _pauses(called_ns: Ints) -> Floats:

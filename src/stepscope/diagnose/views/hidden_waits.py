@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.prepare.communication import communicates, loads, receives
 from stepscope.diagnose.prepare.durations import APART
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import OPTIMIZER, ProcessGroup
+from stepscope.trace import OPTIMIZER, WEIGHT, ProcessGroup
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
 
 WITHIN_PASSES = ("tp", "cp", "ep", "mp")
@@ -109,7 +109,7 @@ def _by_name(window: Window, rows: PhaseRows) -> Mask:
     if _has(window, WITHIN_PASSES):
         return calling
     if _has(window, BETWEEN_PASSES):
-        return calling & is_whole(rows)
+        return calling & is_whole(rows) & ~rows.names.equals(*passes_alone(rows))
     return np.zeros(len(rows.rank), np.bool_)
 
 
@@ -125,6 +125,25 @@ def _groups(window: Window, kinds: tuple[str, ...]) -> list[ProcessGroup]:
     recorded = frozenset(window.ranks)
     return [group for group in window.job.groups_of_kind(*kinds)
             if len(recorded.intersection(group.ranks)) > 1]  # fmt: skip
+
+
+def receives_apart(rows: PhaseRows) -> bool:
+    """Whether receiving from other stages has phases of its own: who times it apart from the passes
+    times these without it, also if he adds up those of a step."""
+    return any(map(receives, rows.names.values))
+
+
+def passes_alone(rows: PhaseRows) -> frozenset[str]:
+    """The passes, where receiving has phases of its own. Under other names than the contract's they
+    are the two phases with most time that neither communicate nor load."""
+    if not receives_apart(rows):
+        return frozenset()
+    if rows.has_passes:
+        return rows.passes | {WEIGHT}
+    works = [name for name in rows.names.values if not (communicates(name) or loads(name))]
+    spent = np.bincount(rows.names.codes, rows.duration, len(rows.names.values))
+    lasted = {name: spent[rows.names.values.index(name)] for name in works}
+    return frozenset(sorted(works, key=lambda name: -lasted[name])[:2])
 
 
 def is_whole(rows: PhaseRows) -> Mask:

@@ -22,6 +22,7 @@ from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
 from stepscope.diagnose.detect.gc_pauses import collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.grown_kernel import grown_kernel
 from stepscope.diagnose.detect.regression.more_work import looks_like_fewer_ranks as fewer_ranks
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
@@ -61,6 +62,8 @@ UNEXPLAINED_RATIO = 2.0
 shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
 OF_THE_JOB: tuple[Cause, ...] = ("code", "data_loading", "gc", "jit_compile", "load_imbalance")
 """Causes of a rise that ended again: a busy machine or network comes and goes by itself."""
+OF_KERNEL = 0.7
+"""How sure it is that a kernel is to blame which alone takes longer. Our choice, as of loading."""
 GRADUAL_SCORE = 0.55
 """As sure as a cause that follows from what rose. Other jobs on a machine begin at once, and not on
 several machines at one step; nothing that is not of this job and its machines makes steps longer
@@ -383,7 +386,12 @@ def _in_phases(job: Observed, change: StepChange) -> _Reason | None:
 
 
 def _of_some_phases(job: Observed, rise: Rise, change: StepChange) -> _Reason:
-    """Code, or more work if those phases grew that depend on it: the job may have planned that."""
+    """Code, or more work if those phases grew that depend on it: the job may have planned that.
+    Not where one kernel grew and most others did not."""
+    kernel = grown_kernel(job, change.split)
+    if kernel is not None:
+        detail = f"; kernel {kernel[0]} takes {kernel[1]:.2f} times as long, most others as before"
+        return _Reason("code", OF_KERNEL, _named(rise.phase), detail=detail)
     more = looks_like_more_work(job, change.split, rise)
     if more:
         return _Reason("unknown", SUSPECT_SCORE, _named(rise.phase), detail=more)
