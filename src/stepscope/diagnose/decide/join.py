@@ -117,7 +117,8 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            findings.append(_late_loaders(same, host))
+            late = _of_one_weight(same)
+            findings += [_late_loaders(late, host), *(one for one in same if one not in late)]
             continue
         findings += same if host is None else [
             _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
@@ -200,6 +201,13 @@ def _of_one_size(found: Sequence[Slowdown]) -> list[Slowdown]:
     rank."""
     most = max((one.lost_ns for one in found), default=0.0)
     return [one for one in found if one.lost_ns * SWALLOWED >= most]
+
+
+def _of_one_weight(found: Sequence[Slowdown]) -> list[Slowdown]:
+    """The same by what they are late by in all steps together: who is late in turns is so as often
+    as the others, and who has a hiccup is not."""
+    whole = [0.0 if one.suspect is None else one.suspect.whole_ns for one in found]
+    return [one for one, own in zip(found, whole, strict=True) if own * SWALLOWED >= max(whole)]
 
 
 def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:

@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks
+from stepscope.diagnose.account.idle_devices import host_wait_ns
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.decide.unseen import meeting_absent, waiting_for_absent
 from stepscope.diagnose.decide.waits_known import connects
@@ -42,7 +43,7 @@ def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     return (_unaccounted(job, settings) or _between_roles(job)
             or waiting_for_absent(job, (), MOST_UNEXPLAINED)
             or meeting_absent(job, MOST_UNEXPLAINED) or _in_no_phase(job)
-            or _unexplained(job, known) or _too_brief(job))  # fmt: skip
+            or _unexplained(job, known) or _too_brief(job) or _idle_devices(job))  # fmt: skip
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -51,7 +52,8 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         return desync.undecided(job.window)
     if not len(job.line.steps):
         comm = job.window.table("comm_ops")
-        if comm is not None and comm.has("end_ns"):
+        alone = job.window.table("kernels") is None  # a trace without steps shows no own time
+        if alone and comm is not None and comm.has("end_ns"):
             return ""
         return "no steps were recorded" + (OF_KERNELS if job.kernels is not None else "")
     judged = len(job.line.steps) - job.line.warm_up
@@ -154,3 +156,16 @@ def _too_brief(job: Observed) -> str:
         f"steps take {change.ratio:.2f} times as long from step {steps[skip + change.split]}, but "
         f"only {few} steps {'before' if few == change.split else 'after'} that were recorded"
     )
+
+
+def _idle_devices(job: Observed) -> str:
+    """The same for a job whose devices all wait for their hosts for too much of each step."""
+    if not job.line.is_trace or job.window.table("kernels") is None:
+        return ""
+    skip = job.line.warm_up
+    waits = by_all(host_wait_ns(job))[skip:]
+    part = stats.median(waits / np.maximum(job.line.job_period_ns[skip:], 1.0))
+    if not part > MOST_UNEXPLAINED:
+        return ""
+    return (f"devices idle for {percent(part)} of each step until hosts launch more: nothing shows "
+            "whether hosts are late, or work is too small for the devices")  # fmt: skip

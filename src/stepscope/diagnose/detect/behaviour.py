@@ -26,6 +26,7 @@ from stepscope.diagnose.detect.odd_patterns import (
 )
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
+from stepscope.diagnose.explain.saving import TO_HOST
 from stepscope.diagnose.finding import (
     Cause,
     Decision,
@@ -93,11 +94,18 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     windows = windows_now(job)
     for window in windows:
         for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
+            if _saves(one):
+                continue
             if int(job.line.ranks[one.odd[0].row]) not in blamed and _shows_around(job, one):
                 observed[cause_of(job, one), one.function.name].append(one)
     for (cause, _), same in observed.items():
         if lasting := _lasting(same, windows):
             yield _found(job, cause, lasting)
+
+
+def _saves(observed: _Observation) -> bool:
+    """Whether it copies memory of its device to its host and no peer does: no copy is slow then."""
+    return TO_HOST.match(observed.function.name) is not None and not observed.odd[0].usual
 
 
 def _shows_around(job: Observed, observed: _Observation) -> bool:
