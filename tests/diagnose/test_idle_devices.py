@@ -56,3 +56,13 @@ def test_a_rank_that_saves_in_one_step_is_a_suspect() -> None:
 def test_a_rank_that_computes_meanwhile_does_not_save() -> None:
     (one,) = saving("gemm").verdicts
     assert one.ranks == (0,) and one.confidence is not None and one.confidence > 0.5
+
+
+def test_ranks_that_wait_for_another_one_in_each_step_are_not_healthy() -> None:
+    """Whose step is longest changes from step to step, among too few to see that they take turns."""
+
+    def work(rank: int, step: int) -> list[Piece]:
+        return [Piece("gemm", 45.0 if step % 2 == rank else 30.0)]
+
+    found = diagnose(a_trace(work, 2, 4))
+    assert found.state != "healthy"
