@@ -131,3 +131,14 @@ def test_it_also_waits_for_what_its_device_does_before_its_first_recorded_kernel
     steps = read_ranks(tmp_path, [*behind, waits], with_ahead(1, 0))["steps"]
     first = steps.take(steps.ints("step") == 5)
     assert sorted(first.ints("host_ns").tolist()) == [699_000, 999_000]
+
+
+def test_kernels_that_an_optimizer_launches_in_a_row_are_one(tmp_path: Path) -> None:
+    """Only the device was recorded: layers repeat within a step, and the optimizer does not."""
+    names = ("gemm", "norm", "gemm", "norm", "gemm", "norm", "adam", "adam", "adam")
+    events = [one for at, name in enumerate(names * STEPS)
+              for one in launched(name, at * 100 + 1, at * 100 + 10, 50)]  # fmt: skip
+    write(tmp_path / "rank0.json", trace(events, 0, 1))
+    reading = read(tmp_path)
+    assert reading.window.tables["steps"].ints("step").tolist() == list(range(STEPS - 1))
+    assert any("sequence of kernels" in one for one in reading.problems)
