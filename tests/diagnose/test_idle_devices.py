@@ -59,7 +59,7 @@ def test_a_rank_that_computes_meanwhile_does_not_save() -> None:
 
 
 def test_ranks_that_wait_for_another_one_in_each_step_are_not_healthy() -> None:
-    """Whose step is longest changes from step to step, among too few to see that they take turns."""
+    """Another one is last in each step, in too few steps to see that they take turns."""
 
     def work(rank: int, step: int) -> list[Piece]:
         return [Piece("gemm", 45.0 if step % 2 == rank else 30.0)]
