@@ -26,7 +26,6 @@ from stepscope.diagnose.detect.odd_patterns import (
 )
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
-from stepscope.diagnose.explain.saving import TO_HOST
 from stepscope.diagnose.finding import (
     Cause,
     Decision,
@@ -41,6 +40,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, score
+from stepscope.diagnose.views.breakdown import copies_to_host
 from stepscope.diagnose.views.patterns import Function, Patterns
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
@@ -105,7 +105,7 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
 
 def _saves(observed: _Observation) -> bool:
     """Whether it copies memory of its device to its host and no peer does: no copy is slow then."""
-    return TO_HOST.match(observed.function.name) is not None and not observed.odd[0].usual
+    return copies_to_host(observed.function.name) and not observed.odd[0].usual
 
 
 def _shows_around(job: Observed, observed: _Observation) -> bool:

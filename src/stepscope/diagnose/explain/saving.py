@@ -7,16 +7,12 @@ Paper: none. Cost: one pass over the kernels. Cannot see: saving on hosts withou
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect
-
-TO_HOST = re.compile(r"(?:hip)?Memcpy ?D(?:evice)?(?:to|2)H|CopyDeviceToHost", re.IGNORECASE)
-"""Names of copies from a device to its host, in CUPTI, roctracer and rocprofiler."""
+from stepscope.diagnose.views.breakdown import copies_to_host
 
 
 def saves(job: Observed, suspect: Suspect) -> bool:
@@ -25,7 +21,7 @@ def saves(job: Observed, suspect: Suspect) -> bool:
     if kernels is None or not suspect.alone or not suspect.excess_ns > 0:
         return False
     names = kernels.strings("kernel")
-    copies = np.array([TO_HOST.match(name) is not None for name in names.values] or [False])
+    copies = np.array([copies_to_host(name) for name in names.values] or [False])
     row, column = job.line.places(kernels)
     first, stop = suspect.worst or (suspect.first, suspect.stop)
     # a host saves at the end of a step what its device copies at the beginning of the next

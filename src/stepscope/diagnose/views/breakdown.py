@@ -44,6 +44,7 @@ _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
 )
 """Names of copies and memsets in CUPTI, roctracer and rocprofiler; in ROCm some are kernels."""
+_TO_HOST = re.compile(r"(?:hip)?Memcpy ?D(?:evice)?(?:to|2)H|CopyDeviceToHost", re.I)
 _CALLS = ("c10d::", "c10d_functional", "_c10d_functional", "record_param_comms")
 _WHOLE = -1
 """Instead of a step number: the whole recording."""
@@ -143,6 +144,11 @@ def passes_on(kernel: str) -> bool:
 def is_copying(kernel: str) -> bool:
     """Whether a kernel copies or sets memory, by its name."""
     return _kind(kernel) == _COPIES
+
+
+def copies_to_host(kernel: str) -> bool:
+    """Whether a kernel copies memory of the device to its host, by its name."""
+    return _TO_HOST.match(kernel) is not None
 
 
 def _kind(kernel: str) -> int:
