@@ -287,6 +287,22 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_code_and_more_samples_are_a_
     assert all(one.is_suspect for one in diagnose(replicas(more)).verdicts)
 
 
+def test_nor_do_collectives_beside_them() -> None:
+    """Nothing is known of any rank's own time, so nobody calls it healthy."""
+    window = replicas(drawn(8, 60))
+    names = ("rank", "kernel", "stream", "start_ns", "duration_ns")
+    kernels = window.tables["kernels"]
+    bare = Table({name: kernels.strings(name) if name == "kernel" else kernels.ints(name)
+                  for name in names})  # fmt: skip
+    comm = Table({
+        "rank": np.arange(8), "group": Strings.of(["dp-0"] * 8), "seq": np.zeros(8, np.int64),
+        "op": Strings.of(["AllReduce"] * 8), "peer": np.full(8, -1), "bytes": np.full(8, 1000),
+        "start_ns": np.full(8, 1000), "end_ns": np.full(8, 2000),
+    })  # fmt: skip
+    diagnosis = diagnose(replace(window, tables={"kernels": bare, "comm_ops": comm}))
+    assert diagnosis.state == "unknown"
+
+
 def test_names_of_kernels_that_wait_for_other_ranks() -> None:
     waiting = ("hcom_allReduce_", "hcom_alltoallv_", "all-to-all.3", "all-gather.5", "recv-done.2",
                "collective-permute.7", "send", "ncclDevKernel_SendRecv", RECEIVE)  # fmt: skip

@@ -11,7 +11,6 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 
-
 A_JOB = Observed(Window(Job("a-job", 4), {}))
 
 

@@ -128,3 +128,26 @@ def test_who_loads_a_little_late_beside_a_slow_loader_is_not_named_with_it(
     other = Fault((3,), "data-load", 60, ms=ms, computes=False)
     first, *_ = diagnose(on_hosts(slow_loader, other)).verdicts
     assert (first.cause, first.ranks) == ("data_loading", ranks)
+
+
+def loading(rank: int, excess_ms: float, spikes: tuple[int, ...] = ()) -> Slowdown:
+    """A rank that loads data for longer than its peers, by so much in each of its steps."""
+    first, stop = (spikes[0], spikes[-1] + 1) if spikes else (0, 12)
+    suspect = Suspect(rank, "data-load", ("data-load",), first, stop, 0.0, 9.0, 4.0,
+                      excess_ms * MS, 2.0, 1, spikes)  # fmt: skip
+    return Slowdown(
+        "m", "data_loading", "", (rank,), steps=(first, stop - 1), lost_ns=excess_ms * MS,
+        lost_fraction=0.1, suspect=suspect, columns=frozenset(spikes or range(12)),
+        spikes=len(spikes) or None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spikes", "whole"), [((1, 2), [(2,), (3,)]), (tuple(range(1, 12)), [(2, 3)])]
+)
+def test_a_hiccup_is_not_late_in_turns_with_a_late_loader(
+    spikes: tuple[int, ...], whole: list[tuple[int, ...]]
+) -> None:
+    """Ranks of one host read by one mount; but two long batches are no slow mount."""
+    found = joined(Observed(on_hosts()), [loading(2, 4.0), loading(3, 2.0, spikes)])
+    assert sorted(one.ranks for one in found) == whole

@@ -21,6 +21,7 @@ from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
+from stepscope.diagnose.detect.idle_devices import IdleDevices
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.late_alone import LateAlone
@@ -126,6 +127,8 @@ GAUGES: tuple[Detector, ...] = (OddGauges(),)
 """What is asked where times accuse nobody."""
 LATE: tuple[Detector, ...] = (LateAlone(),)
 """What is asked where neither times nor gauges accuse anybody."""
+IDLE: tuple[Detector, ...] = (IdleDevices(),)
+"""What is asked where nobody and nothing is accused."""
 UNEXPLAINED: tuple[Detector, ...] = (TwoLevels(),)
 """What is asked where nothing else was found."""
 
@@ -142,12 +145,13 @@ DETECTORS: tuple[Detector, ...] = (
     *RECURRENT,
     *GAUGES,
     *LATE,
+    *IDLE,
     *UNEXPLAINED,
 )
 
 BY_STEPS = (
     *STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT,
-    *GAUGES, *LATE, *UNEXPLAINED,
+    *GAUGES, *LATE, *IDLE, *UNEXPLAINED,
 )  # fmt: skip
 """Detectors that compare steps: they cannot run on a job without steps."""
 

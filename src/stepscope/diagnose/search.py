@@ -121,6 +121,7 @@ class Search:
         self._late()
         self._others()
         self._passed()
+        self._idle()
         self._unexplained()
         self.blamed = as_suspects(self.recorded, self.blamed)
 
@@ -285,6 +286,11 @@ class Search:
         self.blamed += [one for one in self.passed if named.isdisjoint(one.ranks)]
         self.let_go += [one for one in self.passed if not named.isdisjoint(one.ranks)]
         self.unsteady += map(as_unsteady, self.passed)
+
+    def _idle(self) -> None:
+        """Devices of all ranks that wait for their hosts, if nothing else was found."""
+        for detector in registry.IDLE if not self.blamed else ():
+            self._keep(self._ask(detector, Waste))
 
     def _unexplained(self) -> None:
         """Long steps of a job in which nothing else was found."""

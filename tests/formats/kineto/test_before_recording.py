@@ -96,6 +96,20 @@ def test_steps_are_as_long_as_devices_take_that_are_behind(tmp_path: Path) -> No
     assert start.tolist() == sorted(start.tolist()) and lasted[0] > 0
 
 
+def test_a_step_begins_when_its_first_copy_is_free_to(tmp_path: Path) -> None:
+    """A copy of the first batch waits, in the stream that computes, for kernels that nobody
+    recorded; the host waits for the copy, so that its kernels do not queue."""
+    behind = 3 * STEP_US
+    copy = [{**one, "name": "Memcpy HtoD", "cat": "gpu_memcpy"} if one["cat"] == "kernel" else one
+            for one in launched("", 1000.0, 1000.0 + behind, 10)]  # fmt: skip
+    steps = [one for n in range(STEPS) for one in gpu_step(n + 5, 1001 + behind + n * STEP_US)]
+    first = min(steps, key=lambda one: one["ts"] if "ProfilerStep" in one["name"] else 1e18)
+    moved = [{**one, "ts": 1000.0, "dur": behind + STEP_US} if one is first else one
+             for one in steps]  # fmt: skip
+    tables = read_ranks(tmp_path, [*copy, *moved])
+    assert tables["steps"].ints("duration_ns")[0] <= 1.1 * STEP_US * 1000
+
+
 def test_a_host_works_on_a_step_while_it_is_not_blocked_by_its_device(tmp_path: Path) -> None:
     """It synchronizes for 300 us with a device that computes, as `.item()` does."""
     waits = event("cuda_runtime", "cudaStreamSynchronize", 1205, 300, correlation=7)
@@ -117,3 +131,14 @@ def test_it_also_waits_for_what_its_device_does_before_its_first_recorded_kernel
     steps = read_ranks(tmp_path, [*behind, waits], with_ahead(1, 0))["steps"]
     first = steps.take(steps.ints("step") == 5)
     assert sorted(first.ints("host_ns").tolist()) == [699_000, 999_000]
+
+
+def test_kernels_that_an_optimizer_launches_in_a_row_are_one(tmp_path: Path) -> None:
+    """Only the device was recorded: layers repeat within a step, and the optimizer does not."""
+    names = ("gemm", "norm", "gemm", "norm", "gemm", "norm", "adam", "adam", "adam")
+    events = [one for at, name in enumerate(names * STEPS)
+              for one in launched(name, at * 100 + 1, at * 100 + 10, 50)]  # fmt: skip
+    write(tmp_path / "rank0.json", trace(events, 0, 1))
+    reading = read(tmp_path)
+    assert reading.window.tables["steps"].ints("step").tolist() == list(range(STEPS - 1))
+    assert any("sequence of kernels" in one for one in reading.problems)

@@ -133,6 +133,25 @@ def test_traces_of_two_jobs_are_not_one(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.parametrize("late_us", [0.0, 700.0])
+def test_a_clock_may_be_hours_off_if_collectives_show_it(tmp_path: Path, late_us: float) -> None:
+    """Both ranks leave each of six collectives together, on clocks that are three hours apart and
+    drift; or, of two runs, now and then a little later."""
+    for rank in (0, 1):
+        own = [{**one, "ts": one["ts"] * (1 + 2e-5 * rank) + rank * DAY_US / 8}
+               for one in gpu_events(6)]  # fmt: skip
+        later = [one["name"] for one in own if "ProfilerStep" in one["name"]][1::2]
+        second = {int(one.partition("#")[2]) for one in later} if rank else set()
+        moved = [{**one, "ts": one["ts"] + late_us * (step in second)}
+                 for at, one in enumerate(own) for step in (5 + at * 6 // len(own),)]  # fmt: skip
+        named(tmp_path, f"rank{rank}.json", trace(moved, rank))
+    if late_us:
+        with pytest.raises(SourceError, match="two jobs"):
+            read(tmp_path)
+    else:
+        assert any("3 hours apart" in one for one in read(tmp_path).problems)
+
+
 def test_windows_of_the_same_ranks_may_lie_days_apart(tmp_path: Path) -> None:
     for rank in (0, 1):
         for step, days in ((3, 0), (900, 3)):

@@ -26,9 +26,19 @@ def idle_beyond_peers(job: Observed) -> Floats | None:
     groups = job.groups(None)
     if is_staged(job.window) and any(rows.size < 2 for rows in groups):
         return None
-    beyond = np.nan_to_num(above_peers(_grid(job, "host_wait_ns"), groups))
+    beyond = np.nan_to_num(above_peers(host_wait_ns(job), groups))
     waits = stats.column_median(exposed_ns(job))
     return np.clip(beyond, 0.0, np.nan_to_num(waits))
+
+
+def host_wait_ns(job: Observed) -> Floats:
+    """`[rank, step]`: time in which a device idles until its host launches more; NaN unknown."""
+    return _grid(job, "host_wait_ns")
+
+
+def paused_ns(job: Observed) -> Floats:
+    """`[rank, step]`: the same while the host does something else than launch; NaN unknown."""
+    return _grid(job, "pauses_ns")
 
 
 def exposed_ns(job: Observed) -> Floats:

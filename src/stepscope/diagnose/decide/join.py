@@ -118,21 +118,12 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            many, alone = _of_one_loss(same)
-            findings += [_late_loaders(many, host), *alone]
+            late = _of_one_weight(same)
+            findings += [_late_loaders(late, host), *(one for one in same if one not in late)]
             continue
         findings += same if host is None else [
             _join(one) for part in _alike(same) for one in _if_no_chance(part)]  # fmt: skip
     return findings
-
-
-def _of_one_loss(found: Sequence[Slowdown]) -> tuple[list[Slowdown], list[Slowdown]]:
-    """The findings that cost about as much as the largest in all their steps together, and the
-    others: who is late now and then beside a slow loader is not slow for its reason."""
-    lost = [(one.lost_fraction or 0.0) * _steps_of(one) for one in found]
-    alike = [each * SWALLOWED >= max(lost) for each in lost]
-    return ([one for one, same in zip(found, alike, strict=True) if same],
-            [one for one, same in zip(found, alike, strict=True) if not same])  # fmt: skip
 
 
 def _late_loaders(same: Sequence[Slowdown], host: str) -> Slowdown:
@@ -211,6 +202,13 @@ def _of_one_size(found: Sequence[Slowdown]) -> list[Slowdown]:
     rank."""
     most = max((one.lost_ns for one in found), default=0.0)
     return [one for one in found if one.lost_ns * SWALLOWED >= most]
+
+
+def _of_one_weight(found: Sequence[Slowdown]) -> list[Slowdown]:
+    """The same by what they are late by in all steps together: who is late in turns is so as often
+    as the others, and who has a hiccup is not."""
+    whole = [0.0 if one.suspect is None else one.suspect.whole_ns for one in found]
+    return [one for one, own in zip(found, whole, strict=True) if own * SWALLOWED >= max(whole)]
 
 
 def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:

@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.detect import host_time
 from stepscope.diagnose.explain import gpu, passes
+from stepscope.diagnose.explain.saving import saves
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
@@ -46,7 +47,8 @@ from stepscope.diagnose.words.summary import often
 from stepscope.trace import BACKWARD, FORWARD
 
 ORDINARY_SCORE = 0.45
-"""Of a rank with experts that takes no longer than experts differ anyway: a suspect. Our choice."""
+"""Of a rank with experts that takes no longer than experts differ anyway, or that seems to save in
+one step of a trace: a suspect. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _slowdown(
         found, cause=reason.cause, phase=phase, kernels=reason.kernels,
         detail=_detail(suspect) + _at_least(job, suspect) + _alone(job),
         function=chosen.function, slowdown=chosen.slowdown or suspect.slowdown,
-        lost_fraction=share, least_fraction=least, score=_score(suspect, lag, reason),
+        lost_fraction=share, least_fraction=least, score=_score(job, suspect, lag, reason),
         values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
         of_steps=suspect.stop - suspect.first, clock=clock, extent=extent, of_gpu=chosen.of_gpu,
         beside=chosen.beside, victims=0 if job.asynchronous else found.victims,
@@ -151,8 +153,10 @@ def named_phase(suspect: Suspect) -> str | None:
     return None if suspect.phase in UNNAMED else suspect.phase
 
 
-def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
+def _score(job: Observed, suspect: Suspect, lag: float | None, reason: Reason) -> float:
     if suspect.ordinary and not (reason.chosen.proven and reason.cause != "load_imbalance"):
+        return ORDINARY_SCORE
+    if job.line.is_trace and saves(job, suspect):
         return ORDINARY_SCORE
     if not suspect.phases:
         return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)

@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks
+from stepscope.diagnose.account.idle_devices import exposed_ns, host_wait_ns
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.decide.unseen import meeting_absent, waiting_for_absent
 from stepscope.diagnose.decide.waits_known import connects
@@ -23,7 +24,7 @@ from stepscope.diagnose.shown import Ledger
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.diagnose.views.own_time import OBSERVED
 from stepscope.diagnose.views.timeline import LEAST_FASTER
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, is_staged
 from stepscope.diagnose.words.numbers import percent
 
 FEW_STEPS = 10
@@ -42,7 +43,8 @@ def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
     return (_unaccounted(job, settings) or _between_roles(job)
             or waiting_for_absent(job, (), MOST_UNEXPLAINED)
             or meeting_absent(job, MOST_UNEXPLAINED) or _in_no_phase(job)
-            or _unexplained(job, known) or _too_brief(job))  # fmt: skip
+            or _unexplained(job, known) or _too_brief(job) or _idle_devices(job)
+            or _waiting_for_others(job))  # fmt: skip
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -151,3 +153,33 @@ def _too_brief(job: Observed) -> str:
         f"steps take {change.ratio:.2f} times as long from step {steps[skip + change.split]}, but "
         f"only {few} steps {'before' if few == change.split else 'after'} that were recorded"
     )
+
+
+def _idle_devices(job: Observed) -> str:
+    """The same for a job whose devices all wait for their hosts for too much of each step."""
+    if not job.line.is_trace or job.window.table("kernels") is None:
+        return ""
+    skip = job.line.warm_up
+    waits = by_all(host_wait_ns(job))[skip:]
+    part = stats.median(waits / np.maximum(job.line.job_period_ns[skip:], 1.0))
+    if not part > MOST_UNEXPLAINED:
+        return ""
+    return (f"devices idle for {percent(part)} of each step until hosts launch more: nothing shows "
+            "whether hosts are late, or work is too small for the devices")  # fmt: skip
+
+
+def _waiting_for_others(job: Observed) -> str:
+    """The same for a job whose ranks wait for each other for too much of each step, whoever is
+    last: what the median rank communicates for longer than the one that does so least is waiting,
+    where all do the same."""
+    kernels = job.window.table("kernels")
+    if not job.line.is_trace or kernels is None or is_staged(job.window):
+        return ""
+    skip = job.line.warm_up
+    exposed = exposed_ns(job)[:, skip:]
+    waits = stats.column_median(exposed) - by_all(exposed)
+    part = stats.median(waits / np.maximum(job.line.job_period_ns[skip:], 1.0))
+    if not part > MOST_UNEXPLAINED:
+        return ""
+    return (f"ranks wait for each other for {percent(part)} of each step, and none of them is "
+            "clearly the one that the others wait for")  # fmt: skip

@@ -40,6 +40,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, score
+from stepscope.diagnose.views.breakdown import copies_to_host
 from stepscope.diagnose.views.patterns import Function, Patterns
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
@@ -95,11 +96,18 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     windows = windows_now(job)
     for window in windows:
         for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
+            if _saves(one):
+                continue
             if int(job.line.ranks[one.odd[0].row]) not in blamed and _shows_around(job, one):
                 observed[cause_of(job, one), one.function.name].append(one)
     for (cause, _), same in observed.items():
         if lasting := _lasting(same, windows):
             yield _found(job, cause, lasting)
+
+
+def _saves(observed: _Observation) -> bool:
+    """Whether it copies memory of its device to its host and no peer does: no copy is slow then."""
+    return copies_to_host(observed.function.name) and not observed.odd[0].usual
 
 
 def _shows_around(job: Observed, observed: _Observation) -> bool:

@@ -120,6 +120,13 @@ def stragglers(
     ]  # fmt: skip
 
 
+def exceeds(own: Floats, groups: Sequence[Ints], period_ns: float, row: int) -> bool:
+    """Whether a rank that is slow in one phase takes longer in all together, or in another one: one
+    test of one rank, so its noise may reach less than that of all."""
+    measured = measure(own, groups, period_ns, tests=1)
+    return measured is not None and bool(measured.found[row])
+
+
 def measure(
     own: Floats, groups: Sequence[Ints], period_ns: float, tests: int, slow: Mask | None = None
 ) -> Measured | None:

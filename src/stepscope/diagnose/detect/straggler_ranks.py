@@ -228,6 +228,8 @@ def _takes_longer(job: Observed, one: Straggler) -> bool:
     """Whether the rank takes longer in all that it does, while it is slow in one phase."""
     skip = job.line.warm_up
     own, part = job.total[:, skip:], (one.first - skip, one.stop - skip)
+    if is_brief(job):
+        return brief.exceeds(own, job.groups(None), job.line.typical_ns, one.row)
     return exceeds(own, job.groups(None), job.line.typical_ns, one.row, part)
 
 

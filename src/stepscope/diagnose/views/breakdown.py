@@ -7,12 +7,12 @@ compared.
     hidden    communication during compute               copy      only copies or memsets
     idle      nothing is running; compute + exposed + copy + idle = total
 
-Idle time is `host_wait` if the next kernel was launched only after the device had become idle,
-`kernel_wait` if it is shorter than the device needs from one kernel to the next, else `other` (for
-example, waiting for an event of another stream). A step on the device runs from its first kernel to
-the first kernel of the next step. On CPU the outermost operators count as compute, and idle time is
-`other`; an operator that waits for communication computes only outside of the waiting (`computing`
-in `formats.kineto`).
+Idle time is `host_wait` if the next kernel was launched only after the device had become idle (one
+of its `pauses` if that takes longer than launching does), `kernel_wait` if it is shorter than the
+device needs from one kernel to the next, else `other` (for example, waiting for an event of another
+stream). A step on the device runs from its first kernel to the first kernel of the next step. On
+CPU the outermost operators count as compute, and idle time is `other`; an operator that waits for
+communication computes only outside of the waiting (`computing` in `formats.kineto`).
 Cost: a few sorts of `kernels`. Cannot see: waiting inside a kernel.
 """
 
@@ -28,6 +28,9 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, di
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
+PAUSE_NS = 1_000_000
+"""A host that launches nothing for so long, while its device idles, does something else: to launch
+an operator takes 5 to 50 us. Measured on real data (`formats.kineto.launches.QUEUED_NS`)."""
 _COMMUNICATION = re.compile(
     r"^(?!triton_[a-z]+_fused_)(?:(?:send|recv)(?:-done)?(?:\.\d+)?$|.*(?:nccl|rccl|hccl|hcom"
     r"|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all|collective[-_]?permute))",
@@ -41,6 +44,7 @@ _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
 )
 """Names of copies and memsets in CUPTI, roctracer and rocprofiler; in ROCm some are kernels."""
+_TO_HOST = re.compile(r"(?:hip)?Memcpy ?D(?:evice)?(?:to|2)H|CopyDeviceToHost", re.I)
 _CALLS = ("c10d::", "c10d_functional", "_c10d_functional", "record_param_comms")
 _WHOLE = -1
 """Instead of a step number: the whole recording."""
@@ -70,6 +74,8 @@ class _Work:
     communication: Union
     everything: Union
     host_wait: Union
+    pauses: Union
+    """The parts of `host_wait` in which the host does something else than launch."""
     kernel_wait: Union
 
 
@@ -140,6 +146,11 @@ def is_copying(kernel: str) -> bool:
     return _kind(kernel) == _COPIES
 
 
+def copies_to_host(kernel: str) -> bool:
+    """Whether a kernel copies memory of the device to its host, by its name."""
+    return _TO_HOST.match(kernel) is not None
+
+
 def _kind(kernel: str) -> int:
     if _COPY.match(kernel):
         return _COPIES
@@ -188,17 +199,20 @@ def _work(ranks: Ints, axis: Axis, rank: Ints, running: Table) -> _Work:
     kind = running.ints("kind")
     begin, end = axis.at(rank, running.ints("start_ns")), axis.at(rank, running.ints("end_ns"))
     everything = union(begin, end)
-    host, kernel = _gaps(axis, everything, rank, begin, running.ints("launch_ns"))
+    host, pauses, kernel = _gaps(axis, everything, rank, begin, running.ints("launch_ns"))
     computes, communicates = kind == _COMPUTES, kind == _COMMUNICATES
     either = computes | communicates
     return _Work(
         ranks, axis, union(begin[computes], end[computes]), union(begin[either], end[either]),
-        union(begin[communicates], end[communicates]), everything, host, kernel,
+        union(begin[communicates], end[communicates]), everything, host, pauses, kernel,
     )  # fmt: skip
 
 
-def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tuple[Union, Union]:
-    """Idle gaps of the device: those that wait for the host, and those between kernels."""
+def _gaps(
+    axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints
+) -> tuple[Union, Union, Union]:
+    """Idle gaps of the device: those that wait for the host, the long ones of these, and those
+    between kernels."""
     order = np.argsort(begin, kind="stable")
     next_ = order[np.searchsorted(begin[order], busy.start[1:])]
     start, end = busy.end[:-1], busy.start[1:]
@@ -207,7 +221,9 @@ def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tup
     launched = np.where(known, axis.at(rank[next_], np.where(known, launch[next_], 0)), -1)
     host = same & (launched > start)
     short = same & ~host & (end - start < KERNEL_WAIT_NS)
-    return union(start[host], end[host]), union(start[short], end[short])
+    kinds = (host, host & (end - start >= PAUSE_NS), short)
+    waits, pauses, gaps = (union(start[kind], end[kind]) for kind in kinds)
+    return waits, pauses, gaps
 
 
 def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
@@ -253,8 +269,8 @@ def _parts(work: _Work, spans: Table) -> Table:
         "start_ns": spans.ints("start_ns"), "duration_ns": length,
         "compute_ns": compute, "exposed_ns": either - compute,
         "hidden_ns": inside(work.communication) - (either - compute), "copy_ns": busy - either,
-        "idle_ns": idle, "host_wait_ns": host, "kernel_wait_ns": kernel,
-        "other_ns": idle - host - kernel,
+        "idle_ns": idle, "host_wait_ns": host, "pauses_ns": inside(work.pauses),
+        "kernel_wait_ns": kernel, "other_ns": idle - host - kernel,
     })  # fmt: skip
 
 

@@ -208,6 +208,11 @@ def _of_slowness(finding: Finding) -> str:
     return SLOW[finding.cause]
 
 
+LAUNCHES_LATE = (
+    "record stacks (`with_stack=True`) and look at what the main thread does while the device "
+    "idles: values that it waits for (`.item()`, `.cpu()`), memory that is allocated and freed in "
+    "every step (`expandable_segments`), saving, code between steps"
+)
 SHARED_SERVICE = (
     "look at what all ranks use in {phases}: a parameter server, storage or another service, the "
     "network to it, and how much data they move there"
@@ -228,7 +233,7 @@ def _of_waste(finding: Waste) -> str:
     if finding.cause == "contention":
         return OTHER_GPU_PROCESSES
     if finding.cause == "host":
-        return HOLDS_GIL
+        return HOLDS_GIL if finding.holds_gil else LAUNCHES_LATE
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
     if finding.method == "stage-imbalance":

@@ -100,6 +100,7 @@ def began(recorded: Recording, steps: Steps, of: Launched) -> int:
     before = ~inside & (start < met)
     if before.any():
         return max(begin, min(int(ends(device)[before].max()), met))
-    # what a device did before the recording need not be recorded
+    # what a device did before the recording need not be recorded; a copy waits for it in its stream
+    first = np.flatnonzero(inside & np.isin(device.ints("stream"), device.ints("stream")[works]))[0]
     waited = of.launch_ns[first] != NULL and start[first] - of.launch_ns[first] > QUEUED_NS
     return max(begin, int(start[first])) if waited else begin

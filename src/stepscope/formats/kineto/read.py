@@ -60,14 +60,14 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
         raise failures[0] if len(failures) == 1 else FormatError(_none_usable(source, failures))
     traces = with_bases(with_ranks(traces))
     check_duplicates(traces)
-    check_together(traces)
     traces, joined = with_whole_steps(traces)
     traces, unnamed = with_groups(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
+    far_apart = check_together(traces, window.table("comm_ops"))
     problems = [f"{failure}; left out" for failure in failures]
     problems += _of_files(traces)
-    problems += (*joined, *unnamed)
+    problems += (*far_apart, *joined, *unnamed)
     problems += _unknown_peers(window)
     problems += _how_steps_were_found(traces)
     return Reading(window, tuple(problems))

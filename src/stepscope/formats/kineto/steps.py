@@ -124,6 +124,7 @@ def _between(boundaries: Ints, found_by: str) -> Steps:
 
 def _by_repetition(recorded: Recording, operators: Table) -> Steps:
     sequence, kind = _sequence(recorded, operators)
+    sequence = _without_repeats(sequence)
     names = sequence.strings("name").codes.astype(np.int64)
     anchor = _once_in_each(names)
     if anchor is None:
@@ -142,6 +143,12 @@ def _sequence(recorded: Recording, operators: Table) -> tuple[Table, str]:
             lanes, count = np.unique(table.ints(lane), return_counts=True)
             return table.take(table.ints(lane) == lanes[np.argmax(count)]), kind
     return operators, "operators"
+
+
+def _without_repeats(sequence: Table) -> Table:
+    """The first of each run of one name: an optimizer launches one kernel after another."""
+    names = sequence.strings("name").codes.astype(np.int64)
+    return sequence.take(np.diff(names, prepend=-1) != 0)
 
 
 def _once_in_each(names: Ints) -> int | None:

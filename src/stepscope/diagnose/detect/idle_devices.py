@@ -1,0 +1,49 @@
+"""Devices of all ranks that idle for a notable part of the steps, because hosts do something else.
+
+Fault: values that hosts wait for (`.item()`) before they launch more, an allocator that asks the
+driver for memory in every step, saving, or code between the steps. No rank is slower than its
+peers, so nothing else finds it.
+Paper: none; the idle time is that of HolisticTraceAnalysis (`views.breakdown`). What the device
+idles that does so least is lost by all (`account.waste`). A few percent are ordinary, and a long
+step may be planned. Only gaps count that are far longer than launching a kernel takes: whether
+hosts should launch faster than they do, or work is too small for the device, is not for us to say
+(`decide.undecided` tells it). It is asked only where nothing else was found: loading and a user's
+function are told by their own methods.
+Cost: none beyond the breakdown. Cannot see: what hosts do meanwhile, without stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepscope.diagnose.account import waste
+from stepscope.diagnose.account.belief import ORDINARY
+from stepscope.diagnose.account.idle_devices import paused_ns
+from stepscope.diagnose.finding import Waste
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.words.numbers import percent
+
+
+class IdleDevices:
+    """Devices that all wait for hosts which do something else."""
+
+    name = "idle-devices"
+    needs = Needs("kernels", "steps")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        if not job.line.is_trace or job.breakdown is None:
+            return
+        part = waste.stretch(job, waste.by_all(paused_ns(job)), ORDINARY)
+        if part is None:
+            return
+        part = waste.costing(job, part, part.loss)
+        says = (
+            f"the devices of all ranks idle for {percent(part.loss)} of their steps, while hosts "
+            f"launch nothing{job.line.since(part.first)}"
+        )
+        detail = (
+            f"each of {len(job.line.ranks)} devices waits for {part.lost_ns / 1e6:.1f} ms per "
+            "step, in gaps of more than a millisecond, until its host launches more"
+        )
+        yield waste.found(job, self.name, "host", part, part.loss, says, detail)
