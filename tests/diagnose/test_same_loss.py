@@ -11,7 +11,8 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 
-A_JOB = Observed(Window(Job("a-job", 4), {}))
+def a_job() -> Observed:
+    return Observed(Window(Job("a-job", 4), {}))
 
 
 def holder(*ranks: int) -> Waste:
@@ -36,11 +37,11 @@ def slow(*ranks: int, cause: Cause = "host", lost: float = 0.1) -> Slowdown:
 def test_what_runs_while_a_thread_holds_the_gil(
     one: Waste, other: Slowdown, is_victim: bool
 ) -> None:
-    assert has_victim(A_JOB, one, other) == is_victim
+    assert has_victim(a_job(), one, other) == is_victim
 
 
 def test_waste_of_another_kind_has_no_such_victims() -> None:
-    assert not has_victim(A_JOB, Waste("user-code", "code", "", lost_fraction=0.2), slow(3))
+    assert not has_victim(a_job(), Waste("user-code", "code", "", lost_fraction=0.2), slow(3))
 
 
 @pytest.mark.parametrize(
