@@ -159,8 +159,11 @@ def _is_seldom(found: Recurrent) -> bool:
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:
+    """Whether half of the distances are the same, and together half of the way: two of four may
+    be so by chance, with a long gap between them."""
     apart = np.diff(job.line.steps[found.comb.columns])
-    return bool((apart == found.comb.distance).mean() >= HALF)
+    same = apart == found.comb.distance
+    return bool(same.mean() >= HALF and apart[same].sum() >= HALF * apart.sum())
 
 
 def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
