@@ -52,6 +52,7 @@ def test_a_job_that_was_suspended_as_a_whole_accuses_no_rank() -> None:
     (verdict,) = diagnose(stopped(a_long_step(), 0, 1, 2, 3)).verdicts
     assert verdict.ranks == ()
     assert "all ranks stood still" in verdict.summary
+    assert "who stopped and continued the ranks" in verdict.advice
 
 
 def test_a_rank_whose_own_time_shows_the_stop_is_said_to_have_been_stopped() -> None:

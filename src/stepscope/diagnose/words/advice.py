@@ -62,6 +62,8 @@ STOPPED = (
     "script, a debugger that was attached, Ctrl-Z in a terminal, a control group that was frozen "
     "(`cgroup.freeze`), a virtual machine that was paused or moved; `auditctl -S kill` records who"
 )
+SHARED_MACHINE = "busy-processors"
+"""The method that finds other processes on the processors of all ranks."""
 BY_QUOTA = ("cpu-quota", "quota-hosts")
 """Methods that find a quota of processor time."""
 QUOTA = (
@@ -226,9 +228,9 @@ def _of_rise(finding: Regression) -> str:
 
 def _of_waste(finding: Waste) -> str:
     if finding.cause == "contention":
-        return OTHER_GPU_PROCESSES
+        return SLOW["contention"] if finding.method == SHARED_MACHINE else OTHER_GPU_PROCESSES
     if finding.cause == "host":
-        return HOLDS_GIL
+        return STOPPED if was_stopped(finding) else HOLDS_GIL
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
     if finding.method == "stage-imbalance":

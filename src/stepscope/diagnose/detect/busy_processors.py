@@ -1,0 +1,65 @@
+"""All ranks wait for a processor all the time, because other processes use them.
+
+Fault: a machine that training shares with others: a job of somebody else, a service, a build. No
+rank is slower than its peers, and nothing ever became slow.
+Paper: none. ARGUS (2026), table 6, recognises CPU contention by one rank that is slow in all
+phases; here all are. The kernel counts how long a thread was runnable and did not run
+(`run_delay`), and how much of a rank's processors processes outside the job use.
+Rule: three quarters of the ranks share their processors with others (`OTHER_PROCESSES`). What the
+job loses is the share of its time for which the median rank waits for a processor, and not more
+than the others' share of the processors: ranks also wait for each other where they are many.
+Cost: three means over the samples. Cannot see: jobs on devices, which go on while their hosts
+wait; processes in other containers, which the recorder does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.diagnose.detect.in_turns import LEAST_LOSS
+from stepscope.diagnose.detect.quota_hosts import CROWDED_SCORE
+from stepscope.diagnose.finding import Decision, Waste
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.on_devices import on_devices
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import OTHER_PROCESSES
+from stepscope.diagnose.words.numbers import percent
+
+MOST_RANKS = 0.75
+"""Part of the ranks that must share their processors: else it is those ranks' fault. As
+`user_code.MOST_RANKS`."""
+
+
+class BusyProcessors:
+    """Processors that all ranks share with other processes, from the first step on."""
+
+    name = "busy-processors"
+    needs = Needs("hardware:run_delay")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        span = job.line.warm_up, len(job.line.steps)
+        waiting, used, allowed = (job.hardware(metric, *span) for metric in (
+            "run_delay", "stranger_cpu_util", "allowed_cpus"))  # fmt: skip
+        if (used >= OTHER_PROCESSES).mean() < MOST_RANKS or on_devices(job):
+            return
+        taken = np.minimum(used / np.maximum(allowed, 1.0), 1.0)
+        loss = min(stats.median(waiting), stats.median(taken))
+        if loss > LEAST_LOSS:
+            yield _finding(job, stats.median(waiting), stats.median(used), loss)
+
+
+def _finding(job: Observed, waiting: float, used: float, loss: float) -> Waste:
+    line = job.line
+    first, stop = line.warm_up, len(line.steps)
+    says = (f"all ranks wait for a processor for {percent(min(waiting, 1.0))} of their time, beside "
+            f"other processes that use {used:.1f} of their cores")  # fmt: skip
+    rule = Decision("waits-for-processor", True, waiting, LEAST_LOSS, says)
+    return Waste(
+        BusyProcessors.name, "contention", says, steps=line.span(first, stop),
+        time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - loss, 0.01),
+        lost_fraction=loss, victims=0, score=CROWDED_SCORE, says=says, decisions=(rule,),
+        values={"run_delay": waiting, "other_processes": used},
+    )  # fmt: skip
