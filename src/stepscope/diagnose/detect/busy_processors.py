@@ -55,8 +55,8 @@ def _finding(job: Observed, waiting: float, used: float, loss: float) -> Waste:
     line = job.line
     first, stop = line.warm_up, len(line.steps)
     share = percent(min(waiting, 1.0))
-    says = (f"all ranks wait for a processor for {share} of their time, beside other processes that "
-            f"use {used:.1f} of their cores")  # fmt: skip
+    says = f"all ranks wait for a processor for {share} of their time, beside other processes"
+    says += f" that use {used:.1f} of their cores"
     rule = Decision("waits-for-processor", True, waiting, LEAST_LOSS, says)
     return Waste(
         BusyProcessors.name, "contention", says, steps=line.span(first, stop),
