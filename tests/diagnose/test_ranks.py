@@ -124,6 +124,16 @@ def test_other_processes_on_its_processor_are_contention() -> None:
     assert (verdict.cause, verdict.ranks) == ("contention", (3,))
 
 
+def test_on_a_shared_processor_computing_takes_longer_too() -> None:
+    """Caches are cold after each turn of somebody else."""
+    colder = Fault((3,), None, 100, times=1.6)
+    waits = Fault((3,), None, 100, times=1.35, computes=False)
+    job = with_samples(a_job(noise=0.2, faults=[colder, waits]), "run_delay",
+                       lambda rank, _: 0.6 if rank == 3 else 0.15)  # fmt: skip
+    alone, shared = the_verdict(diagnose(job)), the_verdict(diagnose(with_strangers(job, 0.9)))
+    assert (alone.cause, shared.cause) == ("compute", "contention")
+
+
 def test_everyone_waiting_for_processors_is_no_reason() -> None:
     """On an oversubscribed host all ranks wait to run; a sleeping one is still a sleeping one."""
     nap = Fault((1,), "forward-compute", 100, ms=60, computes=False)

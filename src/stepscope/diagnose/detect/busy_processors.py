@@ -5,10 +5,11 @@ rank is slower than its peers, and nothing ever became slow.
 Paper: none. ARGUS (2026), table 6, recognises CPU contention by one rank that is slow in all
 phases; here all are. The kernel counts how long a thread was runnable and did not run
 (`run_delay`), and how much of a rank's processors processes outside the job use.
-Rule: three quarters of the ranks share their processors with others (`OTHER_PROCESSES`). What the
-job loses is the share of its time for which the median rank waits for a processor, and not more
-than the others' share of the processors: ranks also wait for each other where they are many.
-Cost: three means over the samples. Cannot see: jobs on devices, which go on while their hosts
+Rule: three quarters of the ranks share their processors with others (`OTHER_PROCESSES`). Ranks also
+wait for each other where they are many: of the time for which the median rank waits, the others
+take what they use of all that is used beside that rank. That is lost, and not more than their share
+of the processors.
+Cost: four means over the samples. Cannot see: jobs on devices, which go on while their hosts
 wait; processes in other containers, which the recorder does not see.
 """
 
@@ -27,6 +28,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES
 from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Floats
 
 MOST_RANKS = 0.75
 """Part of the ranks that must share their processors: else it is those ranks' fault. As
@@ -41,14 +43,23 @@ class BusyProcessors:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         span = job.line.warm_up, len(job.line.steps)
-        waiting, used, allowed = (job.hardware(metric, *span) for metric in (
-            "run_delay", "stranger_cpu_util", "allowed_cpus"))  # fmt: skip
-        if (used >= OTHER_PROCESSES).mean() < MOST_RANKS or on_devices(job):
+        waiting, others, allowed, used = (job.hardware(metric, *span) for metric in (
+            "run_delay", "stranger_cpu_util", "allowed_cpus", "cpu_util"))  # fmt: skip
+        if (others >= OTHER_PROCESSES).mean() < MOST_RANKS or on_devices(job):
             return
-        taken = np.minimum(used / np.maximum(allowed, 1.0), 1.0)
-        loss = min(stats.median(waiting), stats.median(taken))
+        taken = np.minimum(others / np.maximum(allowed, 1.0), 1.0)
+        theirs = waiting * others / (others + _beside(job, used))
+        loss = min(stats.median(theirs), stats.median(taken))
         if loss > LEAST_LOSS:
-            yield _finding(job, stats.median(waiting), stats.median(used), loss)
+            yield _finding(job, stats.median(waiting), stats.median(others), loss)
+
+
+def _beside(job: Observed, used: Floats) -> Floats:
+    """Cores that the other ranks of each rank's host use."""
+    beside = np.zeros(used.size)
+    for rows in job.host_rows:
+        beside[rows] = np.nansum(used[rows]) - np.nan_to_num(used[rows])
+    return beside
 
 
 def _finding(job: Observed, waiting: float, used: float, loss: float) -> Waste:

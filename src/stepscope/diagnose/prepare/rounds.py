@@ -50,6 +50,9 @@ def with_rounds(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     if step is None:
         return window, ()
     tables = {**window.tables, "comm_ops": comm.with_column("step", step)}
+    if "pauses" in tables:  # their process counted no steps; their times tell
+        columns = tables["pauses"].columns
+        tables["pauses"] = Table({name: columns[name] for name in columns if name != "step"})
     return Window(window.job, tables), (NOTE,)
 
 
