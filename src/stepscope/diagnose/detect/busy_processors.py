@@ -8,7 +8,8 @@ phases; here all are. The kernel counts how long a thread was runnable and did n
 Rule: three quarters of the ranks share their processors with others (`OTHER_PROCESSES`). Ranks also
 wait for each other where they are many: of the time for which the median rank waits, the others
 take what they use of all that is used beside that rank. That is lost, and not more than their share
-of the processors.
+of the processors; and as those with a low priority take only what ranks leave, it has to be clearly
+more than jobs usually lose (`account.belief`).
 Cost: four means over the samples. Cannot see: jobs on devices, which go on while their hosts
 wait; processes in other containers, which the recorder does not see.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
 from stepscope.diagnose.detect.quota_hosts import CROWDED_SCORE
 from stepscope.diagnose.finding import Decision, Waste
@@ -26,7 +28,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import OTHER_PROCESSES
+from stepscope.diagnose.thresholds import LEAST_SCORE, OTHER_PROCESSES
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats
 
@@ -50,8 +52,9 @@ class BusyProcessors:
         taken = np.minimum(others / np.maximum(allowed, 1.0), 1.0)
         theirs = waiting * others / (others + _beside(job, used))
         loss = min(stats.median(theirs), stats.median(taken))
-        if loss > LEAST_LOSS:
-            yield _finding(job, stats.median(waiting), stats.median(others), loss)
+        sure = min(odds(unusual_bits(loss, ORDINARY), loss), CROWDED_SCORE)
+        if loss > LEAST_LOSS and sure >= LEAST_SCORE:
+            yield _finding(job, stats.median(waiting), stats.median(others), loss, sure)
 
 
 def _beside(job: Observed, used: Floats) -> Floats:
@@ -62,7 +65,9 @@ def _beside(job: Observed, used: Floats) -> Floats:
     return beside
 
 
-def _finding(job: Observed, waiting: float, used: float, loss: float) -> Waste:
+def _finding(
+    job: Observed, waiting: float, used: float, loss: float, sure: float
+) -> Waste:  # fmt: skip
     line = job.line
     first, stop = line.warm_up, len(line.steps)
     share = percent(min(waiting, 1.0))
@@ -72,6 +77,6 @@ def _finding(job: Observed, waiting: float, used: float, loss: float) -> Waste:
     return Waste(
         BusyProcessors.name, "contention", says, steps=line.span(first, stop),
         time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - loss, 0.01),
-        lost_fraction=loss, victims=0, score=CROWDED_SCORE, says=says, decisions=(rule,),
+        lost_fraction=loss, victims=0, score=sure, says=says, decisions=(rule,),
         values={"run_delay": waiting, "other_processes": used},
     )  # fmt: skip
