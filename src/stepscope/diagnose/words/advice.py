@@ -16,6 +16,7 @@ from stepscope.diagnose.finding import (
     SlowLink,
     Stuck,
     Waste,
+    is_processor_time,
 )
 
 SLOW: Mapping[Cause, str] = {
@@ -48,6 +49,11 @@ IN_FUNCTION = (
     "check what {function} does on {who} and not on a peer: its arguments, the samples it "
     "gets, conditions on the rank (`py-spy record` both); if the work is equal, the processor is "
     "slower there: check its clocks"
+)
+
+ON_PROCESSOR = (
+    "compare what runs on {who} in {phase} with a peer (`py-spy record` both), and the sizes of "
+    "its batches; if the work is equal, the processor is slower there: check its clocks"
 )
 
 ON_HOST = (
@@ -265,7 +271,9 @@ def _methods(evidence: Sequence[Evidence]) -> list[str]:
 def _of_compute(finding: Slowdown) -> str:
     if finding.function is not None:
         return IN_FUNCTION
-    return SLOW["compute"] if finding.spikes in (None, finding.of_steps) else INTERMITTENT
+    if finding.spikes not in (None, finding.of_steps):
+        return INTERMITTENT
+    return ON_PROCESSOR if is_processor_time(finding.supporting) else SLOW["compute"]
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:
