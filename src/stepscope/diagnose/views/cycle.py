@@ -86,7 +86,7 @@ def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
     column = line.columns(ended.ints("step")[matched.order][begins])
     least = np.maximum(np.minimum.reduceat(took, begins), 0)
     known = column >= 0
-    return np.bincount(column[known], least[known], len(line.steps))
+    return np.asarray(np.bincount(column[known], least[known], len(line.steps)), np.float64)
 
 
 def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:
