@@ -63,6 +63,22 @@ def test_a_started_processor_gets_the_options(
     assert started[0][-len(OPTIONS) :] == OPTIONS
 
 
+def test_a_processor_that_is_slow_to_start_does_not_keep_training_from_it(
+    socket_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a host whose processors are all busy: a monitor that is late is no reason to fail."""
+    monkeypatch.setattr("stepscope.cli.launch._START_SECONDS", 0.0)
+    monkeypatch.setattr(HostProcessor, "_answers", lambda _: False)
+    processor = HostProcessor(socket_path)
+    processor.ensure()
+    slow = processor._process
+    assert slow is not None and "the command starts without it" in caplog.text
+    processor.keep()
+    assert processor._process is slow, "it is still starting"
+    slow.kill()
+    slow.wait()
+
+
 def test_a_running_processor_keeps_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,6 +59,7 @@ class Heard:
     hellos: list[Hello] = field(default_factory=list)
     told: list[Names] = field(default_factory=list)
     rows: list[tuple[int, ...]] = field(default_factory=list)
+    controls: list[memoryview] = field(default_factory=list)
 
     def take(self, data: bytes) -> None:
         header, payload = unpack(data)
@@ -69,6 +70,8 @@ class Heard:
             self.told.append(decode_names(payload))
         elif header.kind == PacketKind.RECORDS:
             self.rows += records(payload)
+        elif header.kind == PacketKind.CONTROL:
+            self.controls.append(payload)
 
     @property
     def names(self) -> dict[int, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from stepscope.collect import guard, identity
 from stepscope.collect import session as session_module
 from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
+from stepscope.wire.control import decode_leaving
 from stepscope.wire.frames import GroupInfo, PacketKind
 from stepscope.wire.records import EventKind, RecordKind
 
@@ -105,6 +108,55 @@ def test_a_forked_child_is_silent_and_holds_nothing_open(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert {header.pid for header in heard.headers} == {os.getpid()}
     assert [record.name for record in heard.records()] == ["work", "work"]
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_of_children_forked_before_training_only_ranks_record(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch, is_rank: bool
+) -> None:
+    """A launcher or a notebook imports torch and forks its ranks; a data loader forks workers."""
+    monkeypatch.delenv(identity.OWNER_VARIABLE)
+    child = os.fork()
+    if child == 0:
+        os.environ["LOCAL_RANK"] = "2"
+        session.find_rank = lambda: (2, 4) if is_rank else None
+        _phase(session, "child")
+        session.close()
+        os._exit(int(session.enabled))
+    if is_rank:
+        (hello,) = listener.accept().read_until(rows(1)).hellos
+        assert (hello.pid, hello.rank, hello.world_size, hello.local_rank) == (child, 2, 4, 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(is_rank)
+    assert not listener.has_visitor()
+
+
+def _fails(session: Session, as_torch_does: bool) -> None:
+    session.find_rank = lambda: (0, 2)
+    _phase(session)
+    try:
+        raise ValueError("record 7 is corrupt")
+    except ValueError:
+        if as_torch_does:
+            sys.exit(1)
+        raise
+
+
+@pytest.mark.parametrize("as_torch_does", [True, False])
+def test_an_exception_that_ends_a_forked_rank_is_reported(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch, as_torch_does: bool
+) -> None:
+    """Without it, the ranks that fail because a peer has gone look no different from that peer."""
+    monkeypatch.delenv(identity.OWNER_VARIABLE)
+    child = multiprocessing.get_context("fork").Process(
+        target=_fails, args=(session, as_torch_does)
+    )
+    child.start()
+    heard = listener.accept().read_to_the_end()
+    child.join()
+    assert child.exitcode == 1 and len(heard.records()) == 1
+    (leaving,) = [one for one in map(decode_leaving, heard.controls) if one is not None]
+    assert leaving.error == "ValueError: record 7 is corrupt"
+    assert "_fails" in leaving.frames[-1]
 
 
 def test_a_rank_that_its_launcher_forked_names_its_own_main_thread(

@@ -7,8 +7,10 @@ import pytest
 
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.cycle import find_cycle
+from stepscope.trace import Host, Job
+from stepscope.window import Window
 
-from .jobs import Fault, a_job
+from .jobs import MS, START, Fault, a_job, a_table
 
 PAIR = (0, 1)
 STEPS = 240
@@ -45,3 +47,27 @@ def test_few_steps_of_each_kind_hide_nobody_who_is_slow_in_all_of_them() -> None
     found = diagnose(a_job(16, 85, faults=[average, slow], stacks=False)).verdicts
     assert {rank for one in found for rank in one.ranks} == set(half)
     assert sum(one.lost_fraction or 0.0 for one in found) > 0.15
+
+
+def test_models_that_are_averaged_beside_all_phases_come_in_a_cycle() -> None:
+    """Local SGD: both ranks train alone, and exchange all parameters in every eighth step."""
+    random = np.random.default_rng(3)
+    steps, phases, comm, clock = [], [], [], np.full(2, START)
+    for step in range(200):
+        own = (10 * MS * np.exp(0.1 * random.normal(size=2))).astype(np.int64)
+        averages = step % 8 == 7
+        end = clock + own
+        if averages:
+            end = np.full(2, end.max() + 40 * MS)
+            calls = clock + own
+            comm += [(r, step, "dp-0", step // 8, "AllReduce", calls[r], end[r]) for r in PAIR]
+        for r in PAIR:
+            steps.append((r, step, clock[r], end[r] - clock[r]))
+            phases.append((r, step, "forward-compute", clock[r], own[r], 0))
+        clock = end
+    found = diagnose(Window(Job("local", 2, (Host("h", PAIR),)), {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
+        "comm_ops": a_table("rank step group seq op enqueue_ns end_ns", comm),
+    }))  # fmt: skip
+    assert found.verdicts == () and found.periods == ()

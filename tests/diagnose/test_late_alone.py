@@ -111,6 +111,12 @@ def test_who_saves_for_all_on_a_schedule_is_left_alone_until_it_costs_a_tenth() 
     assert costly.ranks == (0,) and costly.confidence >= 0.5
 
 
+def test_nobody_plans_to_hold_up_all_others_every_few_steps() -> None:
+    """A callback that uploads metrics every fifth step costs less than a tenth, and is named."""
+    often = found(played(late(0, ms=50.0, first=4, every=5)))
+    assert often.ranks == (0,) and often.confidence >= 0.5
+
+
 def test_clocks_that_nobody_could_align_make_no_host_late() -> None:
     calm = played(late(ms=0.0), ahead_ns=80 * MS, ends=False)
     assert not diagnose(calm).verdicts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.detect.shared_loading import _by_chance
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
@@ -49,3 +50,10 @@ def test_a_rise_in_it_is_named_by_its_phase() -> None:
 
 def test_a_loader_that_runs_ahead_is_healthy() -> None:
     assert diagnose(a_run(0)).verdicts == ()
+
+
+def test_a_slow_worker_is_late_in_every_second_step_and_takes_no_turns() -> None:
+    """In the steps between, where nobody waits, the other rank's batch is last by milliseconds."""
+    one_worker = np.array([[4.0, 4.0] * 40, [370.0, 1.0] * 40])
+    in_turns = np.array([[370.0, 1.0] * 40, [4.0, 370.0] * 40])
+    assert not _by_chance(one_worker) and _by_chance(in_turns)

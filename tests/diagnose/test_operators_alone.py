@@ -53,6 +53,19 @@ def test_a_rank_that_is_late_from_the_first_step_on_is_named() -> None:
     assert verdict.lost_fraction == pytest.approx(LATE_MS / (100 + LATE_MS + 14), abs=0.03)
 
 
+def test_pauses_of_a_process_that_counts_no_steps_belong_to_rounds_of_calls() -> None:
+    """It updates its model by hand, so that each row of its recorder is one of step 0."""
+    job = operators_alone()
+    comm = job.tables["comm_ops"]
+    first = (comm.ints("rank") == SLOW) & (comm.ints("seq") % 2 == 0)
+    rows = [(SLOW, 0, "gc", int(called) - LATE_MS * MS, LATE_MS * MS)
+            for called in comm.ints("enqueue_ns")[first]]  # fmt: skip
+    pauses = a_table("rank step kind start_ns duration_ns", rows)
+    uncounted = comm.with_column("step", np.zeros(len(comm), np.int64))
+    (verdict,) = diagnose(Window(job.job, {"comm_ops": uncounted, "pauses": pauses})).verdicts
+    assert (verdict.ranks, verdict.cause) == ((SLOW,), "gc")
+
+
 @pytest.mark.parametrize(("spikes", "computes"), [((), True), ((7, 12, 19), False)])
 def test_what_comes_now_and_then_between_operators_may_be_any_pause(
     spikes: tuple[int, ...], computes: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.periods import periods
+from stepscope.diagnose.detect.periods import CAUSES, periods
 from stepscope.diagnose.numeric.combs import Axis, best, combs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
@@ -82,13 +82,31 @@ def test_other_processes_are_named_where_they_were_seen() -> None:
     assert "cores of the same processors" in period.because
 
 
-def stranger(busy: Ints) -> Table:
-    """Samples every 100 ms of what others use of rank 2's processors."""
+def stranger(busy: Ints, metric: str = "stranger_cpu_util", always: float | None = None) -> Table:
+    """Samples every 100 ms of what others use of rank 2's processors, or always use."""
     rows = []
     for time in range(START, START + 45_000 * MS, 100 * MS):
         used = float(((busy <= time) & (time - busy < 150 * MS)).any())
-        rows += [(2, "host-000", "stranger_cpu_util", time, used)]
+        rows += [(2, "host-000", metric, time, used)]
+        if always is not None:
+            rows += [(2, "host-000", "stranger_cpu_util", time, always)]
     return a_table("rank host metric ts_ns value", rows)
+
+
+@pytest.mark.parametrize(
+    ("others", "source", "cause"),
+    [(0.6, "busy processors", "contention"), (0.0, "too few processors", "host")],
+)
+def test_waiting_for_a_processor_is_a_source_though_others_are_always_there(
+    others: float, source: str, cause: str
+) -> None:
+    window = by_a_timer(rank=2)
+    steps = window.tables["steps"]
+    slow = (steps.ints("rank") == 2) & np.isin(steps.ints("step"), np.array(only(window).at))
+    waiting = stranger(steps.ints("start_ns")[slow], "run_delay", others)
+    period = only(put(window, hardware=waiting))
+    assert (period.source, CAUSES[period.source]) == (source, cause)
+    assert "waiting for a processor is " in period.because
 
 
 def test_collections_at_regular_steps() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.run import diagnose
+from stepscope.report.text import render_text
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Window
 
@@ -122,6 +123,23 @@ def test_a_rank_without_its_processor() -> None:
 def test_other_processes_on_its_processor_are_contention() -> None:
     verdict = the_verdict(diagnose(a_pinned_rank(strangers=0.9)))
     assert (verdict.cause, verdict.ranks) == ("contention", (3,))
+
+
+def test_what_a_processor_computes_is_no_fault_of_a_device() -> None:
+    job = a_job(faults=[Fault((3,), "forward-compute", 100, times=2.0)], stacks=False)
+    found = diagnose(job)
+    assert the_verdict(found).cause == "compute" and "device" not in the_verdict(found).advice
+    assert "its processor computes for longer: more work" in render_text(found, width=200)
+
+
+def test_on_a_shared_processor_computing_takes_longer_too() -> None:
+    """Caches are cold after each turn of somebody else."""
+    colder = Fault((3,), None, 100, times=1.6)
+    waits = Fault((3,), None, 100, times=1.35, computes=False)
+    job = with_samples(a_job(noise=0.2, faults=[colder, waits]), "run_delay",
+                       lambda rank, _: 0.6 if rank == 3 else 0.15)  # fmt: skip
+    alone, shared = the_verdict(diagnose(job)), the_verdict(diagnose(with_strangers(job, 0.9)))
+    assert (alone.cause, shared.cause) == ("compute", "contention")
 
 
 def test_everyone_waiting_for_processors_is_no_reason() -> None:

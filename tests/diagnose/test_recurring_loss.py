@@ -77,6 +77,13 @@ def test_nobody_plans_to_stop_every_few_steps() -> None:
     assert one.confidence > 0.5 and one.ranks == ()
 
 
+def test_equal_distances_by_chance_are_no_schedule() -> None:
+    """Long steps at 5, 9, 60, 64 and 90: two of four gaps are the same, and cover nothing."""
+    faults = [Fault(EVERYBODY, "forward-compute", at, at + 1, ms=900) for at in (5, 9, 60, 64, 90)]
+    one = verdict(diagnose(a_job(8, STEPS, faults=faults, stacks=False)))
+    assert one.summary.startswith("in 5 of ") and "every" not in one.summary
+
+
 def with_pauses(pauses: Callable[[int], list[tuple[str, int]]], ranks: int = 8) -> Diagnosis:
     """A job in which some ranks do other things after a step, in phases; the others wait."""
     steps, phases, clock = [], [], START

@@ -11,6 +11,7 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 
+
 def a_job() -> Observed:
     return Observed(Window(Job("a-job", 4), {}))
 

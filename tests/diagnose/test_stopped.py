@@ -52,6 +52,7 @@ def test_a_job_that_was_suspended_as_a_whole_accuses_no_rank() -> None:
     (verdict,) = diagnose(stopped(a_long_step(), 0, 1, 2, 3)).verdicts
     assert verdict.ranks == ()
     assert "all ranks stood still" in verdict.summary
+    assert "who stopped and continued the ranks" in verdict.advice
 
 
 def test_a_rank_whose_own_time_shows_the_stop_is_said_to_have_been_stopped() -> None:
@@ -61,6 +62,17 @@ def test_a_rank_whose_own_time_shows_the_stop_is_said_to_have_been_stopped() -> 
     assert (verdict.ranks, verdict.cause) == ((CULPRIT,), "host")
     assert "its process was stopped" in verdict.summary
     assert verdict.devices == ()
+
+
+def test_what_a_stop_costs_is_not_lost_twice() -> None:
+    """All ranks take longer now and then, too: that is a loss of its own."""
+    hiccups = [Fault((0, 1, 2, 3), "forward-compute", at, at + 1, ms=4_000)
+               for at in (25, 37, 78, 90, 107)]  # fmt: skip
+    stall = Fault((0, 1, 2, 3), "backward-compute", AT, AT + 1, ms=SECONDS * 1000)
+    verdicts = diagnose(stopped(a_job(faults=[*hiccups, stall], stacks=False), CULPRIT)).verdicts
+    stop, other = sorted(verdicts, key=lambda one: not one.ranks)
+    assert (stop.ranks, other.ranks) == ((CULPRIT,), ())
+    assert (other.lost_fraction or 0) / (stop.lost_fraction or 1) < 3
 
 
 def test_a_single_look_that_found_it_stopped_is_no_stop() -> None:

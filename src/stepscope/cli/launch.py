@@ -80,7 +80,8 @@ class HostProcessor:
         self._dead: int | None = None
 
     def ensure(self) -> None:
-        """Starts a processor if none answers.
+        """Starts a processor if none answers. One that is slow to start, as on a busy host, is not
+        waited for longer than `_START_SECONDS`: ranks connect once it listens.
 
         Raises:
             UsageError: it does not start, and the message names its log; or another user has
@@ -203,5 +204,9 @@ class HostProcessor:
             if exited and not self._answers():
                 raise UsageError(f"the processor did not start; see its log {self._log}")
             if time.monotonic() - self._started_at > _START_SECONDS:
-                raise UsageError(f"the processor does not answer; see its log {self._log}")
+                logger.warning(
+                    "the processor does not answer yet; the command starts without it, and is "
+                    "recorded once it does (log: %s)", self._log,
+                )  # fmt: skip
+                return
             time.sleep(0.05)

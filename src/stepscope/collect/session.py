@@ -95,10 +95,18 @@ class Session:
         self._closing = False
         self.phases = Phases(self.name, self.record, self._on_device, self._lost_phase)
         self._seen_moments = 0
-        self._sender = Sender(
-            socket_path, self._queue, self._introduce, self._flushing, self._is_busy, self._asked
-        )
+        self._error: BaseException | None = None
+        """What ends the process, known from the moment it closes."""
+        self._is_forked = False
+        self._socket_path = socket_path
+        self._sender = self._new_sender()
         leave_child_alone(self._in_child)
+
+    def _new_sender(self) -> Sender:
+        return Sender(
+            self._socket_path, self._queue, self._introduce, self._flushing, self._is_busy,
+            self._asked,
+        )  # fmt: skip
 
     # --- moments and records -----------------------------------------------------------------
 
@@ -223,15 +231,26 @@ class Session:
         self.shared.enabled = 0
 
     def _in_child(self) -> None:
-        self.disable()
-        self._sender.abandon()
+        """A child that is forked before its parent trains may be a rank: notebooks and launchers
+        fork theirs. It records once it belongs to a group of its own; others work for a rank."""
+        if self.started or not self.enabled or self._is_rank:
+            self.disable()
+            self._sender.abandon()
+            return
+        self._is_forked = True
+        self._lock, self._sender = threading.RLock(), self._new_sender()
+        self.main_thread = self._stepped_last = threading.get_ident()
+        self.shared.training_thread = self.main_thread
 
     def close(self) -> None:
+        if self._closing:
+            return
         self._closing = True
+        self._error = _ending_error()
         if self.started and self.enabled:
             for task in self.before_close:
                 _quietly(task)
-            self._sender.say(*_goodbye())
+            self._sender.say(*_goodbye(self._error))
             self._sender.close()
 
     def _start(self) -> None:
@@ -239,11 +258,16 @@ class Session:
             if self.started:
                 return
             self.started = True
+        if self._is_forked:
+            if not self._is_rank:
+                self.disable()
+                return
+            self.who = identity.from_environment()
         owner = os.environ.setdefault(identity.OWNER_VARIABLE, str(os.getpid()))
         if owner != str(os.getpid()):
             self.disable()
             return
-        atexit.register(self.close)
+        _at_exit(self.close)
         self._sender.start()
 
     def _is_busy(self) -> bool:
@@ -278,7 +302,7 @@ class Session:
     @property
     def is_failing(self) -> bool:
         """Whether an error is ending the process."""
-        return self.aborts or (self._closing and _last_error() is not None)
+        return self.aborts or self._error is not None
 
     def abort(self, error: str) -> None:
         """The last message of a process that a library is ending: on the sender's thread."""
@@ -305,6 +329,12 @@ class Session:
     def sender_cpu_ns(self) -> int:
         return self._sender.cpu_ns
 
+    @property
+    def _is_rank(self) -> bool:
+        """Whether torch.distributed is initialised in this process."""
+        found: tuple[int, int] | None = _quietly(self.find_rank)
+        return found is not None
+
     def _introduce(self, at_risk: AtRisk | None) -> list[tuple[PacketKind, bytes]]:
         for task in self.before_hello:
             _quietly(task)
@@ -319,7 +349,7 @@ class Session:
         told = Names(names, tuple(self._groups), dict(self._parallelism))
         packets = [(PacketKind.HELLO, encode_hello(hello))]
         packets += [(PacketKind.NAMES, payload) for payload in encode_names(told)]
-        return [*packets, _goodbye()] if self._closing else packets
+        return [*packets, _goodbye(self._error)] if self._closing else packets
 
 
 def _quietly(task: Callable[[], R | None]) -> R | None:
@@ -331,17 +361,33 @@ def _quietly(task: Callable[[], R | None]) -> R | None:
         return None
 
 
-def _goodbye() -> tuple[PacketKind, bytes]:
+def _goodbye(error: BaseException | None) -> tuple[PacketKind, bytes]:
     """The message that this process ends by itself, and by which exception, if any did."""
-    error = _last_error()
     if error is None:
         return PacketKind.CONTROL, encode_leaving(Leaving())
     return PacketKind.CONTROL, encode_leaving(Leaving(_named(error), _frames(error)))
 
 
-def _last_error() -> BaseException | None:
-    """The exception that ends the process, once Python has printed it."""
-    return getattr(sys, "last_value", None)
+def _at_exit(close: Callable[[], None]) -> None:
+    """Children of `multiprocessing` end without `atexit` if they were forked, and forget the
+    exception that ends them in any case: it is known while their finalizers run."""
+    atexit.register(close)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing import util
+
+        util.Finalize(None, close, exitpriority=0)
+
+
+def _ending_error() -> BaseException | None:
+    """The exception that ends the process: Python has printed it, or `multiprocessing` will.
+
+    `torch.multiprocessing` writes it down, and then exits with status 1.
+    """
+    error: BaseException | None = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code else None
+    return error
 
 
 def _frames(error: BaseException) -> tuple[str, ...]:

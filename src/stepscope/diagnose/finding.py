@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -25,7 +25,12 @@ from stepscope.diagnose.shown import (
     StepSeries,
 )
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_REPEATED, LEAST_SCORE
+from stepscope.diagnose.thresholds import (
+    LEAST_COST,
+    LEAST_COST_REPEATED,
+    LEAST_SCORE,
+    PROCESSOR_TIME,
+)
 
 Cause = Literal[
     "compute", "memory_copy", "network", "host", "data_loading", "gc", "jit_compile",
@@ -64,6 +69,12 @@ class Evidence:
     method: str
     detail: str
     values: Mapping[str, Value] = field(default_factory=dict)
+
+
+def is_processor_time(evidence: Sequence[Evidence]) -> bool:
+    """Whether an excess is known to be processor time, so that no device is the reason."""
+    known = [one.values.get("computed") for one in evidence if one.method == "processor-use"]
+    return any(isinstance(part, float) and part >= PROCESSOR_TIME for part in known)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from stepscope.diagnose.decide.by_kernels import (
 from stepscope.diagnose.detect.behaviour import BehaviourPatterns
 from stepscope.diagnose.detect.busiest_connections import BusiestConnections
 from stepscope.diagnose.detect.busy_hosts import BusyHosts
+from stepscope.diagnose.detect.busy_processors import BusyProcessors
 from stepscope.diagnose.detect.common_patterns import CommonPatterns
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
@@ -113,7 +114,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     QuotaHosts(),
     CrowdedHosts(),
 )
-STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
+STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork(), BusyProcessors())
 EVERYONE: tuple[Detector, ...] = (
     SharedRegression(),
     GcTurns(),

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 Source = Literal[
     "checkpoint", "evaluation", "garbage collection", "compilation", "data loading",
-    "NCCL heartbeat", "other processes", "other processes on GPUs", "a function", "unknown source",
+    "NCCL heartbeat", "other processes", "other processes on GPUs", "busy processors",
+    "too few processors", "a function", "unknown source",
 ]  # fmt: skip
 PLANNED: tuple[Source, ...] = ("checkpoint", "evaluation")
 """Sources that a job has by design."""

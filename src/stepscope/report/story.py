@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.diagnose.finding import BY_STOPS, Cause, Diagnosis, Ended, State, Verdict
+from stepscope.diagnose.finding import (
+    BY_STOPS,
+    Cause,
+    Diagnosis,
+    Ended,
+    State,
+    Verdict,
+    is_processor_time,
+)
 from stepscope.diagnose.shown import FunctionUse
 from stepscope.report import units
 
@@ -60,6 +68,7 @@ NOTABLE = 0.01
 """Unexplained time below this share of a step is rounding and noise."""
 
 STOPPED = "stopped process", "its process was stopped from outside, and later continued"
+ON_PROCESSOR = "its processor computes for longer: more work, or a slower processor"
 IN_FUNCTION = "it computes longer, in a function that takes a smaller share of its peers' time"
 
 HANG_CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -230,6 +239,8 @@ def meaning_of(verdict: Verdict) -> tuple[str, str]:
         return STOPPED
     if verdict.cause == "compute" and verdict.kind == "slowdown" and verdict.function is not None:
         return name, IN_FUNCTION
+    if verdict.cause == "compute" and is_processor_time(verdict.evidence):
+        return name, ON_PROCESSOR
     return (
         HANG_CAUSES.get(verdict.cause, (name, meaning))
         if verdict.kind == "hang"

@@ -103,14 +103,17 @@ Recorder& recorder() {
 int (*first_event)() = nullptr;
 std::atomic<bool> first_event_told{false};
 
-// The session's thread starts with the first operator; a forked child records nothing.
+// The session's thread starts with the first operator, if this process is to be recorded.
 void tell_of_first_event() {
     if (first_event_told.load(std::memory_order_relaxed) || first_event_told.exchange(true)) return;
     if (first_event != nullptr && first_event() == 0) stepscope_shared.enabled = 0;
 }
 
-// When the process forks, another thread may be holding our lock.
-void in_child() { stepscope_shared.enabled = 0; }
+// When the process forks, another thread may be holding our lock: a child records nothing then. One
+// that was forked before any operator may be a rank itself, which the session decides.
+void in_child() {
+    if (first_event_told.load()) stepscope_shared.enabled = 0;
+}
 
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
     return keys &

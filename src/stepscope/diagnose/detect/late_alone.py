@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect.duties import RARE
 from stepscope.diagnose.detect.step_time import scheduled
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
@@ -309,9 +310,10 @@ def _member(job: Observed, arrivals: Arrivals, late: _Late) -> Ints:
 
 
 def _is_planned(job: Observed, late: _Late) -> bool:
-    """Whether they are late in steps on a schedule: they may save or evaluate for all."""
+    """Whether they are late in steps on a schedule: they may save or evaluate for all, which nobody
+    plans to do every few steps."""
     steps, at = job.line.steps[job.line.warm_up :], late.columns
-    rare = 0 < at.size * LEAST_DISTANCE <= steps.size
+    rare = 0 < at.size * LEAST_DISTANCE <= steps.size and late.spells - 1 <= RARE * steps.size
     return rare and float(scheduled(steps[at], steps).mean()) >= HALF
 
 

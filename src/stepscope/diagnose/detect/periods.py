@@ -8,7 +8,8 @@ What differs: distances are fitted in steps and in seconds, and judged against s
 places (`numeric.combs`); the source is named only from what was recorded in these steps
 (`source_of`). The source is, in this order, the first that applies: a phase that saves, evaluates
 or loads and has most of the excess; pauses for garbage collection; functions on the stacks; other
-processes on the processors or GPUs. Each is compared with the steps between the slow ones. A
+processes on the processors or GPUs; waiting for a processor, which the kernel counts, though others
+are as busy at all times. Each is compared with the steps between the slow ones. A
 distance alone names nothing: a minute may be a timer of the job as well as cron's. Every diagnosis
 shows the periods it finds beside the verdicts: a checkpoint accuses nobody, what has a culprit
 already has its verdict, and what costs a tenth of the time gets one (`recurring_loss`).
@@ -20,14 +21,14 @@ recorder looked at: then the source is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from stepscope.diagnose.detect.recurring import Recurrent, recurring, rise
-from stepscope.diagnose.finding import Cause
+from stepscope.diagnose.finding import Cause, Span
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
@@ -37,13 +38,16 @@ from stepscope.diagnose.views.frames import LOADER, collects, compiles
 from stepscope.diagnose.views.stacks import LEAST_NS, LEAST_SHARE, SAMPLE_NS, SURE_SIGMAS, Samples
 from stepscope.diagnose.words import periods as words
 from stepscope.diagnose.words.numbers import percent
-from stepscope.window import Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
 ONE_MORE = 0.5
 """Processes that compute on a rank's GPU in the slow steps beyond those between: seen in half of
 them. Our choice."""
 CROWDED = 0.25
 """Share of a host's processors, as in `explain.cpu`. Our simulator."""
+MOSTLY = 0.75
+"""Part of the excess for which ranks wait for a processor: on a machine where they always wait for
+half of their time, half of anything is such waiting. Our choice."""
 SAVES = ("save", "_save", "checkpoint", "ckpt")
 EVALUATES = ("eval", "validat")
 EVIDENCE = "periods"
@@ -56,6 +60,8 @@ CAUSES: Mapping[Source, Cause] = {
     "data loading": "data_loading",
     "NCCL heartbeat": "host",
     "other processes": "contention",
+    "busy processors": "contention",
+    "too few processors": "host",
     "other processes on GPUs": "contention",
     "a function": "code",
     "unknown source": "unknown",
@@ -89,6 +95,7 @@ def _sources(job: Observed, found: Recurrent) -> Iterator[Named]:
     yield from _by_pauses(job, found)
     yield from _by_stacks(job, found)
     yield from _by_processes(job, found)
+    yield from _by_run_delay(job, found)
 
 
 def _by_phase(found: Recurrent) -> Iterator[Named]:
@@ -184,11 +191,38 @@ def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:
                     "processes compute on the same devices")  # fmt: skip
 
 
+def _by_run_delay(job: Observed, found: Recurrent) -> Iterator[Named]:
+    """Ranks that wait for a processor for most of the excess: for the one that waits longest, all
+    others wait. Other processes need not use more then than between these steps."""
+    rows = np.array(found.rows or range(len(job.line.ranks)))
+    usual = stats.median(_mean(job, "run_delay", rows, _spans(found, 1))) * job.line.typical_ns
+    share = [np.nan_to_num(job.hardware("run_delay", *span)[rows]).max(initial=0.0)
+             for span in _spans(found, 0)]  # fmt: skip
+    lasted = [float(np.nansum(job.period_ns[run])) for run in found.runs]
+    waited = float(np.dot(share, lasted)) - usual * found.columns.size
+    part = waited / len(found.runs) / found.excess_ns
+    if part < MOSTLY:
+        return
+    detail = f"waiting for a processor is {percent(min(part, 1.0))} of the excess"
+    first, stop = int(found.runs[0][0]), int(found.runs[-1][-1]) + 1
+    taken = stats.median(job.hardware("stranger_cpu_util", first, stop)[rows])
+    if taken >= OTHER_PROCESSES:
+        yield Named("busy processors", f"{detail}; other processes use {taken:.1f} cores of the "
+                    "same processors, in these steps as in others")  # fmt: skip
+    else:
+        yield Named("too few processors", detail)
+
+
 def _samples(job: Observed, metric: str, rows: Ints, found: Recurrent, halfway: int) -> float:
     """The mean of a counter over the events, or halfway between them; times without a sample count
     as 0."""
-    means = [job.hardware(metric, first, stop)[rows] for first, stop in _spans(found, halfway)]
-    return float(np.mean([np.nan_to_num(one).mean() for one in means]))
+    return float(_mean(job, metric, rows, _spans(found, halfway)).mean())
+
+
+def _mean(job: Observed, metric: str, rows: Ints, spans: Sequence[Span]) -> Floats:
+    """A counter of each rank, as its mean over all spans; those without a sample count as 0."""
+    each = [np.nan_to_num(job.hardware(metric, *one)[rows]) for one in spans]
+    return np.asarray(np.mean(each, axis=0))
 
 
 def _spans(found: Recurrent, halfway: int) -> list[tuple[int, int]]:

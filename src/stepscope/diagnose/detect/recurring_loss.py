@@ -31,6 +31,7 @@ from stepscope.diagnose.detect.periods import (
 )
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
+from stepscope.diagnose.detect.stopped import columns_of
 from stepscope.diagnose.detect.unsteady import unexplained_spikes
 from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
@@ -98,18 +99,20 @@ def _columns(job: Observed, so_far: SoFar) -> Ints:
     if long.size >= SLOTS:
         known |= scheduled(steps[long], steps[skip:])
     columns = [long[known], *(one.columns for one in recurring(job) if not one.rows)]
-    return _without_culprits(np.concatenate(columns), so_far)
+    return _without_culprits(job, np.concatenate(columns), so_far)
 
 
-def _without_culprits(columns: Ints, so_far: SoFar) -> Ints:
+def _without_culprits(job: Observed, columns: Ints, so_far: SoFar) -> Ints:
+    """Without steps that are long because of a rank, or because a process was stopped."""
     culprits = [np.asarray(one.spikes, np.int64) for one in so_far.culprits]
-    theirs = np.concatenate([np.zeros(0, np.int64), *culprits])
+    stops = [columns_of(job, one) for one in job.stops]
+    theirs = np.concatenate([np.zeros(0, np.int64), *culprits, *stops])
     return np.setdiff1d(columns, np.concatenate((theirs, theirs + 1)))
 
 
 def _unplanned(job: Observed, so_far: SoFar) -> Ints:
     """Long steps that no schedule explains, without those that culprits made long."""
-    return _without_culprits(np.array(unexplained_spikes(job), np.int64), so_far)
+    return _without_culprits(job, np.array(unexplained_spikes(job), np.int64), so_far)
 
 
 def _spent_beside(job: Observed, long: Ints) -> Mask:
@@ -161,8 +164,11 @@ def _is_seldom(found: Recurrent) -> bool:
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:
+    """Whether half of the distances are the same, and together half of the way: two of four may
+    be so by chance, with a long gap between them."""
     apart = np.diff(job.line.steps[found.comb.columns])
-    return bool((apart == found.comb.distance).mean() >= HALF)
+    same = apart == found.comb.distance
+    return bool(same.mean() >= HALF and apart[same].sum() >= HALF * apart.sum())
 
 
 def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:

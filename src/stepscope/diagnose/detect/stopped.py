@@ -44,18 +44,19 @@ class Stopped:
 
 def _is_known(job: Observed, stop: Stop, so_far: SoFar) -> bool:
     """Whether one of its ranks has a verdict about these very steps."""
-    columns = set(_columns(job, stop).tolist())
+    columns = set(columns_of(job, stop).tolist())
     return any(int(job.line.ranks[one.row]) in stop.ranks and columns & set(one.spikes)
                for one in so_far.culprits)  # fmt: skip
 
 
-def _columns(job: Observed, stop: Stop) -> Ints:
+def columns_of(job: Observed, stop: Stop) -> Ints:
+    """The steps during which it was stopped."""
     first, last = job.line.column_at(np.array([stop.begin_ns, stop.last_ns])).tolist()
     return np.arange(first, last + 1) if first >= 0 and last >= 0 else np.zeros(0, np.int64)
 
 
 def _finding(job: Observed, ranks: tuple[int, ...], stops: Sequence[Stop]) -> Iterator[Finding]:
-    columns = [_columns(job, one) for one in stops]
+    columns = [columns_of(job, one) for one in stops]
     lost_ns = sum(_lost_ns(job, one, at) for one, at in zip(stops, columns, strict=True))
     inside, line = np.unique(np.concatenate(columns)), job.line
     if lost_ns <= 0 or not inside.size:

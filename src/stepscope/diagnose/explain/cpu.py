@@ -93,11 +93,13 @@ class Use:
 
     @property
     def is_starved(self) -> bool:
-        """Whether it did no more than its peers and only waited for a processor."""
+        """Whether it did no more than its peers and only waited for a processor. Where it shares
+        one with other processes, computing takes longer, too: caches are cold."""
         if self.starved is None or self.starved < STARVED:
             return False
         if self.computed is not None:
-            return self.computed < PROCESSOR_TIME
+            shares = self.has_other_processes and self.starved >= HALF
+            return shares or self.computed < PROCESSOR_TIME
         return not self.keeps_ahead and (self.waiting or 0.0) >= STARVED_SHARE
 
     @property

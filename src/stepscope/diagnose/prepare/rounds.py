@@ -59,6 +59,9 @@ def with_rounds(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     kernels = window.table("kernels")
     if kernels is not None and len(kernels) and comm.has("end_ns"):
         tables["kernels"] = kernels.with_column("step", _by_last_ends(kernels, comm))
+    if "pauses" in tables:  # their process counted no steps; their times tell
+        columns = tables["pauses"].columns
+        tables["pauses"] = Table({name: columns[name] for name in columns if name != "step"})
     return Window(window.job, tables), (NOTE,)
 
 

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints
+from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Floats, Ints, Table
 
 LONGEST = 9
 """Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
@@ -68,6 +70,23 @@ class Cycle:
         usual, levels = stats.median(series[self.warm_up :]), self.levels(series)
         known = np.isfinite(levels) & (levels > 0)
         return series * np.where(known, usual / np.where(known, levels, 1.0), 1.0)
+
+
+def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
+    """What every member spends at least in the operators of each step: who arrives last waits for
+    no other. Models that are averaged in every k-th step are so beside all phases."""
+    if comm is None or not comm.has("step", "enqueue_ns", "end_ns"):
+        return np.zeros(len(line.steps))
+    ended = comm.take((comm.ints("end_ns") != NULL) & (comm.ints("enqueue_ns") != NULL))
+    matched = match(ended)
+    if not matched.order.size:
+        return np.zeros(len(line.steps))
+    begins = matched.bounds[:-1]
+    took = (ended.ints("end_ns") - ended.ints("enqueue_ns"))[matched.order]
+    column = line.columns(ended.ints("step")[matched.order][begins])
+    least = np.maximum(np.minimum.reduceat(took, begins), 0)
+    known = column >= 0
+    return np.asarray(np.bincount(column[known], least[known], len(line.steps)), np.float64)
 
 
 def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:

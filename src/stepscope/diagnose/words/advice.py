@@ -16,6 +16,7 @@ from stepscope.diagnose.finding import (
     SlowLink,
     Stuck,
     Waste,
+    is_processor_time,
 )
 
 SLOW: Mapping[Cause, str] = {
@@ -50,6 +51,11 @@ IN_FUNCTION = (
     "slower there: check its clocks"
 )
 
+ON_PROCESSOR = (
+    "compare what runs on {who} in {phase} with a peer (`py-spy record` both), and the sizes of "
+    "its batches; if the work is equal, the processor is slower there: check its clocks"
+)
+
 ON_HOST = (
     "look at {function}, which runs on {who} and not on peers, or not for so long: call it less "
     "often, run it on all ranks in turns, or move it to a thread or a process; look for sleeps, "
@@ -62,6 +68,8 @@ STOPPED = (
     "script, a debugger that was attached, Ctrl-Z in a terminal, a control group that was frozen "
     "(`cgroup.freeze`), a virtual machine that was paused or moved; `auditctl -S kill` records who"
 )
+SHARED_MACHINE = "busy-processors"
+"""The method that finds other processes on the processors of all ranks."""
 BY_QUOTA = ("cpu-quota", "quota-hosts")
 """Methods that find a quota of processor time."""
 QUOTA = (
@@ -231,8 +239,10 @@ def _of_rise(finding: Regression) -> str:
 
 def _of_waste(finding: Waste) -> str:
     if finding.cause == "contention":
-        return OTHER_GPU_PROCESSES
+        return SLOW["contention"] if finding.method == SHARED_MACHINE else OTHER_GPU_PROCESSES
     if finding.cause == "host":
+        if was_stopped(finding):
+            return STOPPED
         return HOLDS_GIL if finding.holds_gil else LAUNCHES_LATE
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
@@ -268,7 +278,9 @@ def _methods(evidence: Sequence[Evidence]) -> list[str]:
 def _of_compute(finding: Slowdown) -> str:
     if finding.function is not None:
         return IN_FUNCTION
-    return SLOW["compute"] if finding.spikes in (None, finding.of_steps) else INTERMITTENT
+    if finding.spikes not in (None, finding.of_steps):
+        return INTERMITTENT
+    return ON_PROCESSOR if is_processor_time(finding.supporting) else SLOW["compute"]
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:

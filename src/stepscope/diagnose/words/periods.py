@@ -24,6 +24,10 @@ ADVICE: Mapping[Source, str] = {
     "`systemctl list-timers`, monitoring agents), and move it to other cores or other times",
     "other processes on GPUs": "find what computes on these devices at these times "
     "(`nvidia-smi pmon`), and move it",
+    "busy processors": "find the other processes on the processors of the ranks (`top`, "
+    "`pidstat -t 1`) and move them, or reserve cores for training with a cpuset",
+    "too few processors": "give the ranks more processors (`taskset -p`, `cpu.max`), or run fewer "
+    "ranks, loader workers and threads (`OMP_NUM_THREADS`) on this host",
     "a function": "call {function} less often, or beside training",
     "unknown source": "profile one of these steps (`stepscope profile`), and compare with timers "
     "of the host (`crontab -l`, `systemctl list-timers`) and intervals of the script",
