@@ -74,13 +74,19 @@ class Cycle:
 
 def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
     """What every member spends at least in the operators of each step: who arrives last waits for
-    no other. Models that are averaged in every k-th step are so beside all phases."""
+    no other. Models that are averaged in every k-th step are so beside all phases; where all steps
+    have equally many operators, none of them is apart."""
+    nothing = np.zeros(len(line.steps))
     if comm is None or not comm.has("step", "enqueue_ns", "end_ns"):
-        return np.zeros(len(line.steps))
+        return nothing
+    column = line.columns(comm.ints("step"))
+    each = np.bincount(column[column >= 0], minlength=len(line.steps))[line.warm_up :]
+    if (each == each[:1]).all():
+        return nothing
     ended = comm.take((comm.ints("end_ns") != NULL) & (comm.ints("enqueue_ns") != NULL))
     matched = match(ended)
     if not matched.order.size:
-        return np.zeros(len(line.steps))
+        return nothing
     begins = matched.bounds[:-1]
     took = (ended.ints("end_ns") - ended.ints("enqueue_ns"))[matched.order]
     column = line.columns(ended.ints("step")[matched.order][begins])
