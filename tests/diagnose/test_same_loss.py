@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.decide.same_loss import has_victim, is_turn, victims_beside, with_function
+from stepscope.diagnose.decide.same_loss import (
+    has_victim,
+    is_part_of,
+    is_turn,
+    victims_beside,
+    with_function,
+)
 from stepscope.diagnose.finding import Cause, Recurring, Regression, Slowdown, SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -39,6 +45,16 @@ def test_what_runs_while_a_thread_holds_the_gil(
     one: Waste, other: Slowdown, is_victim: bool
 ) -> None:
     assert has_victim(a_job(), one, other) == is_victim
+
+
+@pytest.mark.parametrize(("lost", "stop", "is_part"), [(0.11, 54, True), (0.2, 149, False)])
+def test_a_rise_may_be_a_part_of_what_is_lost_all_the_time(
+    lost: float, stop: int, is_part: bool
+) -> None:
+    """Samples of unequal length made steps a little longer for a while, too."""
+    always = Waste("unequal-work", "load_imbalance", "", steps=(5, 149), lost_fraction=0.26)
+    rise = Regression("regression", "load_imbalance", "", steps=(15, stop), lost_fraction=lost)
+    assert is_part_of(rise, always) == is_part
 
 
 def test_waste_of_another_kind_has_no_such_victims() -> None:

@@ -26,6 +26,7 @@ from stepscope.diagnose.decide.passed import as_unsteady, passed
 from stepscope.diagnose.decide.same_loss import (
     begin_together,
     has_victim,
+    is_part_of,
     is_same,
     is_turn,
     names_nothing,
@@ -199,13 +200,16 @@ class Search:
         return kept
 
     def _structure(self) -> None:
-        """What the job loses by its own structure, unless culprits account for half of it."""
-        rises = {one.cause for one in self.blamed if isinstance(one, Regression)}
+        """What the job loses by its own structure, unless culprits account for half of it, or a
+        rise of the same cause does."""
+        rises = [one for one in self.blamed if isinstance(one, Regression)]
         for detector in registry.STRUCTURE:
-            found = [one for one in self._ask(detector, Waste)
-                     if self._known_beside(one) < HALF * (one.lost_fraction or 0.0)
-                     and one.cause not in rises]  # fmt: skip
-            self._keep(found)
+            for one in self._ask(detector, Waste):
+                same = [rise for rise in rises if rise.cause == one.cause]
+                parts = [rise for rise in same if is_part_of(rise, one)]
+                known = self._known_beside(one) >= HALF * (one.lost_fraction or 0.0)
+                if not known and parts == same and self._keep([one]):
+                    self._drop(parts, one.method)
 
     def _known_beside(self, one: Waste) -> float:
         """What slow ranks cost, and what else began in the same step."""

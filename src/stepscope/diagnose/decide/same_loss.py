@@ -30,7 +30,7 @@ from stepscope.diagnose.network.delay import EXPLAINS
 from stepscope.diagnose.network.devices import host_in
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.thresholds import HALF, LEAST_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
@@ -62,6 +62,11 @@ def has_victim(job: Observed, one: Waste, other: Finding) -> bool:
 def names_nothing(one: Finding) -> bool:
     """Whether it says only that time is lost, and neither where nor why."""
     return one.cause == "unknown" and not one.ranks and one.group is None
+
+
+def is_part_of(rise: Regression, one: Waste) -> bool:
+    """Whether a rise is less than half of what the job loses for the same cause all the time."""
+    return one.steps is not None and _whole(rise) < HALF * _whole(one)
 
 
 def begin_together(one: Waste, other: Finding) -> bool:
