@@ -266,12 +266,15 @@ def test_steps_are_those_of_the_kernels_where_nobody_recorded_them() -> None:
     assert (verdict.cause, verdict.ranks) == ("compute", (2,))
 
 
+def without_steps(kernels: Table) -> Table:
+    names = ("rank", "kernel", "stream", "start_ns", "duration_ns")
+    return Table({name: kernels.strings(name) if name == "kernel" else kernels.ints(name)
+                  for name in names})  # fmt: skip
+
+
 def test_kernels_without_steps_show_nothing_step_by_step() -> None:
     window = replicas(drawn(8, 60))
-    names = ("rank", "kernel", "stream", "start_ns", "duration_ns")
-    kernels = window.tables["kernels"]
-    bare = Table({name: kernels.strings(name) if name == "kernel" else kernels.ints(name)
-                  for name in names})  # fmt: skip
+    bare = without_steps(window.tables["kernels"])
     diagnosis = diagnose(replace(window, tables={"kernels": bare}))
     assert (diagnosis.state, diagnosis.unaccounted) == ("unknown", "no steps were recorded")
 
@@ -290,10 +293,7 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_code_and_more_samples_are_a_
 def test_nor_do_collectives_beside_them() -> None:
     """Nothing is known of any rank's own time, so nobody calls it healthy."""
     window = replicas(drawn(8, 60))
-    names = ("rank", "kernel", "stream", "start_ns", "duration_ns")
-    kernels = window.tables["kernels"]
-    bare = Table({name: kernels.strings(name) if name == "kernel" else kernels.ints(name)
-                  for name in names})  # fmt: skip
+    bare = without_steps(window.tables["kernels"])
     comm = Table({
         "rank": np.arange(8), "group": Strings.of(["dp-0"] * 8), "seq": np.zeros(8, np.int64),
         "op": Strings.of(["AllReduce"] * 8), "peer": np.full(8, -1), "bytes": np.full(8, 1000),

@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.diagnose.account.model import unknown_excess_ns
 from stepscope.diagnose.decide import cost
+from stepscope.diagnose.decide.measured_rise import measured_ns
 from stepscope.diagnose.detect import common_patterns
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.own_time import OwnTime
@@ -82,7 +83,7 @@ def test_another_that_is_slow_all_the_time_does_not_hide_what_steps_took_before(
     job = a_job_of(np.where(np.arange(STEPS) < 30, 880.0, 1650.0))
     loader, always = a_suspect(0, 1150, 30), a_suspect(5, 4)
     healing: Any = SimpleNamespace(job=job, paused=np.zeros(STEPS))
-    _, most_ns = cost._measured_ns(healing, loader, [loader, always])
+    _, most_ns = measured_ns(healing.job, healing.paused, loader, [loader, always])
     assert most_ns == pytest.approx(770 * MS)
 
 
@@ -91,7 +92,7 @@ def test_another_that_was_slow_before_does_not_hide_that_steps_rose() -> None:
     job = a_job_of(np.where(np.arange(STEPS) < 30, 370.0, 450.0))
     slower, before = a_suspect(2, 120, 30), replace(a_suspect(0, 10), stop=30)
     healing: Any = SimpleNamespace(job=job, paused=np.zeros(STEPS))
-    least_ns, most_ns = cost._measured_ns(healing, slower, [slower, before])
+    least_ns, most_ns = measured_ns(healing.job, healing.paused, slower, [slower, before])
     assert least_ns == pytest.approx(80 * MS) and most_ns == np.inf
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import communicates, loads
+from stepscope.diagnose.prepare.communication import communicates, is_work
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WAIT_FREE, receives_apart
@@ -101,7 +101,7 @@ def _computed(job: Observed) -> Floats | None:
     rows = phase_rows(job.window, job.line)
     if rows is None or not receives_apart(rows):
         return None
-    names = [name for name in rows.names.values if not (communicates(name) or loads(name))]
+    names = [name for name in rows.names.values if is_work(name)]
     return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
 
 

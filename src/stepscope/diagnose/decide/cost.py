@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
-from stepscope.diagnose.account.model import Model, device_excess_ns, unknown_excess_ns
+from stepscope.diagnose.account.model import Model, device_excess_ns
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
+from stepscope.diagnose.decide.measured_rise import LEAST_EITHER, measured_ns
 from stepscope.diagnose.decide.savings import (
     Savings,
     Shrinking,
@@ -35,20 +36,13 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST, HALF
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, OUTSIDE, UNNAMED, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""
-LEAST_EITHER, BEYOND = 8, 5.0
-"""Steps while a rank is slow, and while it is not, and standard errors by which the former must be
-longer. Statistics."""
-LEAST_ALONE = 5
-"""Steps in which no larger culprit is slow, of which the rise counts instead. Statistics."""
-MEDIAN_ERROR = 1.25
-"""Standard error of a median in those of a mean. Statistics."""
 SEVERAL = 2
 """Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 MOST_ALONE = 8
@@ -152,7 +146,7 @@ def _lost_by(
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
     unseen = is_staged(healing.job.window) and (one.phase == OUTSIDE or not one.phases)
-    least_ns, most_ns = _measured_ns(healing, one, culprits)
+    least_ns, most_ns = measured_ns(healing.job, healing.paused, one, culprits)
     most_ns *= _part_of(one, [other for other in culprits if _slow_together(one, other)])
     share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
@@ -228,53 +222,6 @@ def _waited_ns(job: Observed, one: Suspect) -> float:
     peers = exposed[job.peers_of(one.row, one.phase)]
     more = stats.median(stats.column_median(peers) - exposed[one.row])
     return float(np.clip(more, 0.0, max(one.excess_ns, 0.0)))
-
-
-def _measured_ns(
-    healing: _Healing, one: Suspect, culprits: Sequence[Suspect]
-) -> tuple[float, float]:
-    """Lower and upper bound on how much longer steps were while the rank was slow, per step.
-
-    No model may veto it: an edge may be missing from a graph, or overlap. At least the rise of the
-    median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
-    longer beyond noise, or by more than twice its excess, which has another reason. Where a culprit
-    with a larger excess is slow as well, only the other steps count, if there are some. At most the
-    rise above the fast steps without the culprit; no limit where there are none. Steps in which
-    another one is slow do not count there, unless that one is slow both then and now, or no others
-    are left: then steps rose by as much at least.
-    """
-    job, columns = healing.job, np.arange(len(healing.job.line.steps))
-    period = job.line.job_period_ns - healing.paused
-    judged = (columns >= job.line.warm_up) & np.isfinite(period)
-    inside = np.isin(columns, columns[one.columns])
-    usually = without = judged & ~inside
-    for other in (np.isin(columns, columns[each.columns]) for each in culprits):
-        usually = usually & (~other | bool(other[inside].all()))
-    is_alone = usually.sum() >= LEAST_EITHER
-    usually = usually if is_alone else without
-    slow, usual, alone = (period[part] + healing.paused[part].mean() if part.any() else period[part]
-                          for part in (judged & inside, usually, judged & inside
-                                       & ~_of_larger(one, culprits, columns)))  # fmt: skip
-    if min(slow.size, usual.size) < LEAST_EITHER:
-        return 0.0, np.inf
-    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0) if is_alone else np.inf
-    part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
-    slow = alone if alone.size >= LEAST_ALONE else slow
-    rise = stats.median(slow) - stats.median(usual)
-    error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
-                                    stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
-    taken = one.excess_ns
-    if taken < HALF * rise:
-        taken = max(taken, unknown_excess_ns(job, one, stats.median(usual)))
-    explains = rise > BEYOND * error and taken >= HALF * rise
-    return part * float(min(rise, taken)) if explains else 0.0, most
-
-
-def _of_larger(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask:
-    """The columns in which a culprit with a larger excess is slow: a step lasts as long as its
-    slowest rank, so what it lasts there shows nothing of the others."""
-    larger = [columns[other.columns] for other in culprits if other.excess_ns > one.excess_ns]
-    return np.isin(columns, np.concatenate([columns[:0], *larger]))
 
 
 def _lost_by_spikes(

@@ -8,7 +8,7 @@ time: devices do not become slow at once by chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.diagnose.decide.experts import holders, same_experts
@@ -70,7 +70,7 @@ def joined(
     left = {rank: one for one in found if not one.beside for rank in one.ranks}
     for unit in _units(job):
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
-            same = _of_one_size(cause)
+            same = _of_one_size(cause, lambda one: one.lost_ns)
             if unit.ranks <= cluster and len(same) > 1:
                 same = cause
             if len(same) >= WHOLE * len(unit.ranks):
@@ -118,7 +118,7 @@ def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     several = len(window.job.hosts) > 1
     for (host, cause), same in hosts.items():
         if host is not None and several and cause == "data_loading":
-            late = _of_one_weight(same)
+            late = _of_one_size(same, _in_all)
             findings += [_late_loaders(late, host), *(one for one in same if one not in late)]
             continue
         findings += same if host is None else [
@@ -197,18 +197,19 @@ def _by_cause(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
     return [[one for one in found if one.cause == cause] for cause in causes]
 
 
-def _of_one_size(found: Sequence[Slowdown]) -> list[Slowdown]:
+def _of_one_size(
+    found: Sequence[Slowdown], size: Callable[[Slowdown], float]
+) -> list[Slowdown]:  # fmt: skip
     """The findings with about as much excess as the largest: a host must not absorb its only slow
     rank."""
-    most = max((one.lost_ns for one in found), default=0.0)
-    return [one for one in found if one.lost_ns * SWALLOWED >= most]
+    most = max(map(size, found), default=0.0)
+    return [one for one in found if size(one) * SWALLOWED >= most]
 
 
-def _of_one_weight(found: Sequence[Slowdown]) -> list[Slowdown]:
-    """The same by what they are late by in all steps together: who is late in turns is so as often
-    as the others, and who has a hiccup is not."""
-    whole = [0.0 if one.suspect is None else one.suspect.whole_ns for one in found]
-    return [one for one, own in zip(found, whole, strict=True) if own * SWALLOWED >= max(whole)]
+def _in_all(one: Slowdown) -> float:
+    """The excess in all steps together: of ranks that are late in turns each is late about as often
+    as the others, and a rank with one hiccup is not."""
+    return 0.0 if one.suspect is None else one.suspect.whole_ns
 
 
 def _common(window: Window, same: Sequence[Slowdown], unit: _Unit) -> Slowdown | None:

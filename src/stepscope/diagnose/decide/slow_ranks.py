@@ -24,7 +24,7 @@ from stepscope.diagnose.explain.saving import saves
 from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import communicates, loads
+from stepscope.diagnose.prepare.communication import is_work
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import (
     CAUSE_BONUS,
@@ -138,7 +138,7 @@ def _timed_by_hosts(job: Observed) -> bool:
     timers show launching, and nobody knows whether the device computes longer."""
     waits = (frozenset(job.own.inferred) | job.own.hidden_phases) - {FORWARD, BACKWARD, *UNNAMED}
     known = job.window.table("kernels") is not None
-    return not known and any(not (communicates(one) or loads(one)) for one in waits)
+    return not known and any(map(is_work, waits))
 
 
 def _lost_of(job: Observed, suspect: Suspect) -> Span | None:

@@ -115,9 +115,9 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
 
     What is in profiled steps alone is a single stall, or the profiler's: an operator on a host may
     be held up for a second while its profiler ends. Own times of hosts do not contain kernels, and
-    where they are not known nothing is lost. In a trace all steps were
-    profiled: there most of them show what is no single stall, or hosts' own times what delays a
-    host, whose functions are seen where its device waits for them, however long they take.
+    where they are not known nothing is lost. In a trace all steps were profiled: there most of them
+    show what is no single stall, or hosts' own times what delays a host, whose functions are seen
+    where its device waits for them, however long they take.
     """
     is_beside = observed.function.kind in BESIDE_HOSTS
     if is_beside or observed.window.steps is None or job.own.hidden:

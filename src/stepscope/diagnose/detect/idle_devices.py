@@ -5,10 +5,10 @@ driver for memory in every step, saving, or code between the steps. No rank is s
 peers, so nothing else finds it.
 Paper: none; the idle time is that of HolisticTraceAnalysis (`views.breakdown`). What the device
 idles that does so least is lost by all (`account.waste`). A few percent are ordinary, and a long
-step may be planned. Only gaps count that are far longer than launching a kernel takes: whether
-hosts should launch faster than they do, or work is too small for the device, is not for us to say
-(`decide.undecided` tells it). It is asked only where nothing else was found: loading and a user's
-function are told by their own methods.
+step may be planned. Only gaps count that are far longer than launching a kernel takes. Shorter ones
+do not show whether hosts launch too slowly or work is too small for the device; if they are long
+together, `decide.undecided` reports that. It runs only where nothing else was found: loading and a
+user's function are reported by their own methods.
 Cost: none beyond the breakdown. Cannot see: what hosts do meanwhile, without stacks.
 """
 

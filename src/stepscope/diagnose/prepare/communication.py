@@ -155,6 +155,11 @@ def loads(phase: str | None) -> bool:
     return fetched or not _SOURCES.isdisjoint(words)
 
 
+def is_work(phase: str) -> bool:
+    """Whether a phase neither communicates nor loads data, by its name."""
+    return not (communicates(phase) or loads(phase))
+
+
 def _words(phase: str) -> list[str]:
     plain = unicodedata.normalize("NFKD", phase)
     plain = "".join(one for one in plain if not unicodedata.combining(one))

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.communication import communicates, loads
+from stepscope.diagnose.prepare.communication import is_work, loads
 from stepscope.diagnose.prepare.containers import contained, loading_beside
 from stepscope.diagnose.prepare.totals import TOLERANCE, without_totals
 from stepscope.trace import BACKWARD, FORWARD
@@ -98,22 +98,31 @@ def _are_sums(phases: Table | None) -> bool:
     rank, and neither contains the other. (The last stage of a pipeline takes turns with both.)"""
     if phases is None or not phases.has("rank", "step", "phase", "start_ns", "duration_ns"):
         return False
-    names, lasted = phases.strings("phase"), _lasted(phases)
-    spent = {name: int(lasted[names.equals(name)].sum()) for name in names.values
-             if not (communicates(name) or loads(name))}  # fmt: skip
-    if len(spent) < 2:
+    names = phases.strings("phase")
+    works = [code for code, name in enumerate(names.values) if is_work(name)]
+    if len(works) < 2:
         return False
-    first, second = (phases.take(names.equals(name))
-                     for name in sorted(spent, key=lambda name: -spent[name])[:2])  # fmt: skip
-    return _cut_each_other(first, second)
+    # code -1 is null
+    spent = np.bincount(names.codes + 1, _lasted(phases), len(names.values) + 1)[1:]
+    most = sorted(works, key=lambda code: -spent[code])[:2]
+    of_first = phases.ints("rank") == phases.ints("rank")[:1]
+    if any(_is_repeated(phases.take(of_first & (names.codes == code))) for code in most):
+        return False  # mostly so, and seen by one rank
+    return _cut_each_other(*(phases.take(names.codes == code) for code in most))
+
+
+def _is_repeated(phase: Table) -> bool:
+    """Whether a rank runs a phase more than once in any step."""
+    key = phase.ints("rank").astype(np.int64) << 40 | phase.ints("step")
+    return bool(np.unique(key).size < key.size)
 
 
 def _cut_each_other(one: Table, other: Table) -> bool:
     """Whether on any rank the rows of two phases, one of each in a step, mostly overlap in part, by
     more than rounding."""
-    keys = [each.ints("rank").astype(np.int64) << 40 | each.ints("step") for each in (one, other)]
-    if any(np.unique(key).size < key.size for key in keys):
+    if _is_repeated(one) or _is_repeated(other):
         return False
+    keys = [each.ints("rank").astype(np.int64) << 40 | each.ints("step") for each in (one, other)]
     _, at, there = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
     begins = np.stack((one.ints("start_ns")[at], other.ints("start_ns")[there]))
     lasted = np.stack((_lasted(one)[at], _lasted(other)[there]))

@@ -67,16 +67,22 @@ def with_rounds(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
 
 def _by_last_ends(kernels: Table, comm: Table) -> Ints:
     """The step of each kernel: the first whose last operator ended on its rank after it began."""
-    comm = comm.take(comm.ints("end_ns") != NULL)
-    rank, began = kernels.ints("rank"), kernels.ints("start_ns")
-    step = np.full(len(kernels), NULL)
-    for one in np.unique(comm.ints("rank")).tolist():
-        of_rank = comm.take(comm.ints("rank") == one)
-        ends = np.zeros(int(of_rank.ints("step").max()) + 1, np.int64)
-        np.maximum.at(ends, of_rank.ints("step"), of_rank.ints("end_ns"))
-        rows = np.flatnonzero(rank == one)
-        step[rows] = np.searchsorted(np.maximum.accumulate(ends), began[rows])
+    ended, began, step = comm.ints("end_ns"), kernels.ints("start_ns"), np.full(len(kernels), NULL)
+    calls = _by_rank(comm.ints("rank"), np.flatnonzero(ended != NULL))
+    rows = _by_rank(kernels.ints("rank"), np.arange(len(kernels)))
+    for rank in calls.keys() & rows.keys():
+        at = comm.ints("step")[calls[rank]]
+        ends = np.zeros(int(at.max()) + 1, np.int64)
+        np.maximum.at(ends, at, ended[calls[rank]])
+        step[rows[rank]] = np.searchsorted(np.maximum.accumulate(ends), began[rows[rank]])
     return step
+
+
+def _by_rank(rank: Ints, rows: Ints) -> dict[int, Ints]:
+    """The given rows of each rank."""
+    order = rows[np.argsort(rank[rows], kind="stable")]
+    begins = np.flatnonzero(np.diff(rank[order], prepend=-1))
+    return dict(zip(rank[order[begins]].tolist(), np.split(order, begins[1:]), strict=False))
 
 
 def round_of_calls(window: Window) -> Ints | None:

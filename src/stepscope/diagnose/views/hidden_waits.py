@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.prepare.communication import communicates, loads, receives
+from stepscope.diagnose.prepare.communication import is_work, loads, receives
 from stepscope.diagnose.prepare.durations import APART
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows
@@ -140,7 +140,7 @@ def passes_alone(rows: PhaseRows) -> frozenset[str]:
         return frozenset()
     if rows.has_passes:
         return rows.passes | {WEIGHT}
-    works = [name for name in rows.names.values if not (communicates(name) or loads(name))]
+    works = [name for name in rows.names.values if is_work(name)]
     spent = np.bincount(rows.names.codes, rows.duration, len(rows.names.values))
     lasted = {name: spent[rows.names.values.index(name)] for name in works}
     return frozenset(sorted(works, key=lambda name: -lasted[name])[:2])

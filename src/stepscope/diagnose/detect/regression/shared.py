@@ -23,6 +23,7 @@ from stepscope.diagnose.detect.gc_pauses import collecting_function
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.grown_kernel import grown_kernel
+from stepscope.diagnose.detect.regression.machines import are_others_there, are_several_at_once
 from stepscope.diagnose.detect.regression.more_work import looks_like_fewer_ranks as fewer_ranks
 from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
@@ -46,7 +47,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads as is_loading
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import HALF, PROCESSOR_TIME, SUSPECT_SCORE
 from stepscope.diagnose.views.frames import compiles, loads_data
 from stepscope.diagnose.views.patterns import ENGINE
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, slower_than_before
@@ -401,21 +402,9 @@ def _of_some_phases(job: Observed, rise: Rise, change: StepChange) -> _Reason:
 def _of_everything(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """A rise of which nothing shows the cause: of the job if several hosts share it, else a
     suspicion if it is large."""
-    if _is_at_once_on_hosts(job, rise):
+    if _is_work(rise) and are_several_at_once(job):
         return _Reason("unknown", GRADUAL_SCORE)
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
-
-
-def _is_at_once_on_hosts(job: Observed, rise: Rise) -> bool:
-    """Whether the ranks of several hosts began at one step to take longer themselves.
-
-    Other jobs do not come to several machines at once. Where processor time or other processes were
-    recorded, these have to agree.
-    """
-    if len(job.window.job.hosts) < 2 or not job.own.phases or not _is_work(rise):
-        return False
-    taken = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
-    return not stats.median(taken) >= OTHER_PROCESSES
 
 
 def _of_network(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
@@ -452,25 +441,10 @@ def stands_for_all(rise: Rise, change: StepChange) -> bool:
 
 def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """Whether own time rose and processor time did not, because the machines are busy."""
-    if _are_others_there(job, rise, change):
+    if are_others_there(job, rise, change):
         return _Reason("contention", 0.6, _named(rise.phase))
     doubled = change.ratio >= UNEXPLAINED_RATIO
     return _Reason("host", 0.4, _named(rise.phase)) if doubled else None
-
-
-def _are_others_there(job: Observed, rise: Rise, change: StepChange) -> bool:
-    """Whether other processes use more of the processors than before, or are there while ranks wait
-    for a processor by half of what they take longer.
-
-    That they are there says nothing by itself: they may have been there before.
-    """
-    spans = (job.line.warm_up, change.split), (change.split, len(job.line.steps))
-    before, taken = (stats.median(job.hardware("stranger_cpu_util", *one)) for one in spans)
-    if taken - before >= OTHER_PROCESSES:
-        return True
-    share, now = (stats.median(job.hardware("run_delay", *one)) for one in spans)
-    waited_ns = now * change.after_ns - share * change.before_ns
-    return taken >= OTHER_PROCESSES and waited_ns >= HALF * rise.own_ns
 
 
 def _least_unexplained(job: Observed, change: StepChange) -> float:
