@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.detect.duties import habits
-from stepscope.diagnose.detect.long_stalls import chance
+from stepscope.diagnose.detect.long_stalls import by_regularity, chance
 from stepscope.diagnose.detect.transient import Series, spiking_ranks
 from stepscope.diagnose.run import diagnose
 
@@ -30,6 +30,22 @@ HOSTS = [np.array([0, 1]), np.array([2, 3]), np.array([4, 5])]
 def test_how_long_pauses_are_weighs(own: list[float], others: list[float], says: str) -> None:
     likely = chance(1e9 * np.array(own), 1e9 * np.array(others), ranks=8)
     assert (likely < LIMIT) == (says == "fault")
+
+
+@pytest.mark.parametrize(
+    ("steps", "likely"),
+    [
+        pytest.param([67, 92, 117], 1 / 25, id="every 25 steps: the third could come in any of 25"),
+        pytest.param([67, 92, 117, 142], 1 / 625, id="the fourth, too"),
+        pytest.param([67, 91, 116], 2 / 24.5, id="or one later or earlier"),
+        pytest.param([67, 92], 1.0, id="two have any distance"),
+        pytest.param([5, 100, 115], 1.0, id="at distances of any kind"),
+    ],
+)
+def test_pauses_that_come_back_at_equal_distances_are_no_chance(
+    steps: list[int], likely: float
+) -> None:
+    assert by_regularity(np.array(steps)) == pytest.approx(likely)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,12 @@ class Job:
         """Host names by rank; the first host that lists a rank wins."""
         return {rank: host.name for host in reversed(self.hosts) for rank in host.ranks}
 
+    @cached_property
+    def stage_by_rank(self) -> Mapping[int, int]:
+        """The pipeline stage of each rank that has one."""
+        pipelines = self.groups_of_kind("pp")
+        return {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
+
     def to_json(self) -> dict[str, Any]:
         """The object that `job.json` holds; unknown keys are left out."""
         out: dict[str, Any] = {"schema": 1, "job_id": self.job_id, "world_size": self.world_size}

@@ -6,7 +6,8 @@ job itself: no rank may be blamed for a pause as long as any of the others', nor
 longest that healthy jobs showed. Lengths are taken to have the heavy tail of such pauses.
 Source: order statistics of Pareto's law. A few other ranks may have long pauses of their own, as
 where two are slow in turns. They can be left out; then the p-value is multiplied by the number of
-ranks for each (Bonferroni's correction).
+ranks for each (Bonferroni's correction). Pauses that come back every n steps are the less likely to
+be chance (`by_regularity`).
 Cannot see: many ranks with long pauses; pauses shorter than `HICCUP_NS`.
 """
 
@@ -53,6 +54,17 @@ def chance(own_ns: Floats, others_ns: Floats, ranks: int, left_out: int = 0) -> 
         return 1.0
     tails = float(np.prod((_usual_ns(others_ns) / longest) ** TAIL))
     return tails * float(ranks) ** (1 + left_out - longest.size)
+
+
+def by_regularity(steps: Ints) -> float:
+    """The probability that by chance pauses come back at distances as equal as those of these
+    steps; the first two give the distance."""
+    apart = np.diff(steps)
+    if apart.size < 2:
+        return 1.0
+    usual = float(np.median(apart))
+    unequal = 2 * float(np.abs(apart - usual).max()) + 1
+    return float(min(unequal / usual, 1.0) ** (apart.size - 1))
 
 
 def longer(own_ns: Floats, others_ns: Floats) -> Ints:

@@ -123,8 +123,10 @@ def _compared(job: Observed, moved: DeviceTransfers, chosen: Mask) -> list[_Seen
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
     alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
     for place, kind, usual_ns, count in _by_place(moved, chosen):
-        hosts = frozenset(job.window.host_of(rank) or "" for rank in place.members)
-        if count >= LEAST and len(hosts) > 1 and "" not in hosts:
+        if count < LEAST or None in place.hosts:
+            continue
+        hosts = frozenset(filter(None, place.hosts))
+        if len(hosts) > 1:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
             row = place, usual_ns, count / steps
             alike.setdefault(shape, {}).setdefault(hosts, []).append(row)

@@ -25,7 +25,12 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.detect.duties import habits
-from stepscope.diagnose.detect.long_stalls import SEVERAL, longer, without_suspects
+from stepscope.diagnose.detect.long_stalls import (
+    SEVERAL,
+    by_regularity,
+    longer,
+    without_suspects,
+)
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
@@ -405,10 +410,12 @@ def _far_longer(
         others = np.zeros(len(units) - 1)
         others[: longest.size - 1] = np.delete(longest, at)
         others, by_chance = without_suspects(lengths[at], others, _suspects(others.size))
+        every = list(_runs(series.begins_ns, hit))
+        runs = [every[run] for run in longer(lengths[at], others)]
+        by_chance *= by_regularity(series.steps[[run[0] for run in runs]])
         if by_chance * tests / len(spikes.hit) > FALSE_ALARMS:
             continue
-        runs = list(_runs(series.begins_ns, hit))
-        columns = np.concatenate([runs[run] for run in longer(lengths[at], others)])
+        columns = np.concatenate(runs)
         for row in unit.tolist():
             if spikes.hit[row, columns].any():
                 found[row] = columns[spikes.hit[row, columns]]

@@ -34,6 +34,8 @@ class Place:
     distance: tuple[object, ...] = ()
     """For a pair its shape wherever in its group it is: the same work is sent over all edges of one
     pipeline."""
+    hosts: tuple[str | None, ...] = ()
+    """The host of each member."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,14 @@ def _place(where: _Location, group: _Group | None, ends: Sequence[int]) -> Place
     if group is None or not members or not group.members.issuperset(members):
         return Place("", "", (), ())
     # lists: there are tens of thousands of places, and generators take twice as long
-    layout, per_host = _layout([where.host.get(rank) for rank in members])
+    hosts = tuple([where.host.get(rank) for rank in members])
+    layout, per_host = _layout(hosts)
     stages = tuple([where.stage.get(rank, 0) for rank in members])
     kind, first, whole = group.group.kind, group.first, group.relative
     part = tuple([rank - first for rank in members])
     apart = (kind, whole, members[-1] - members[0], layout)
     return Place(group.group.id, kind, members, (kind, whole, part, layout, stages),
-                 pair, ("" if pair else kind, per_host), apart)  # fmt: skip
+                 pair, ("" if pair else kind, per_host), apart, hosts)  # fmt: skip
 
 
 def _layout(hosts: Sequence[str | None]) -> tuple[tuple[int, ...], tuple[int, ...]]:

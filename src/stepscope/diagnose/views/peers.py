@@ -71,10 +71,9 @@ def replicas(window: Window) -> list[frozenset[int]]:
     return [frozenset(part) for part in connected([*zip(window.ranks), *members])]
 
 
-def stages(window: Window) -> dict[int, int]:
+def stages(window: Window) -> Mapping[int, int]:
     """The pipeline stage of each rank that has one."""
-    pipelines = window.job.groups_of_kind("pp")
-    return {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
+    return window.job.stage_by_rank
 
 
 def stage_numbers(window: Window, ranks: Ints) -> Ints:
