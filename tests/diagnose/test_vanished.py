@@ -193,6 +193,11 @@ def test_a_process_without_a_trace_is_named_if_the_others_outlived_it() -> None:
     assert verdict.confidence < 0.97
 
 
+def test_a_process_without_a_trace_did_no_harm_if_the_others_ended_normally() -> None:
+    others = [(0, 5000, NORMAL), (1, 5000, NORMAL), (2, 101, UNKNOWN)]
+    assert diagnose(exits(JOB, (3, 100, UNKNOWN), *others)).verdicts == ()
+
+
 def test_a_rank_that_was_started_again_has_not_vanished() -> None:
     again = exits(JOB, (3, -1000, KILLED))
     assert diagnose(again).verdicts == ()

@@ -107,7 +107,7 @@ def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
     if not own:
         return []
     first = own[0]
-    if first.is_unknown and _outlived_ns(window, exits, first) < TOGETHER_NS:
+    if first.is_unknown and _harmed_nobody(window, exits, first):
         return []
     return [one for one in own if one.ts_ns == first.ts_ns or _is_alike(one, first)]
 
@@ -133,6 +133,15 @@ def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
     if any(one.reason == "out of memory" for one in exits):
         return False
     return exits[-1].ts_ns - exits[0].ts_ns <= TOGETHER_NS
+
+
+def _harmed_nobody(window: Window, exits: Sequence[Exit], first: Exit) -> bool:
+    """Whether all others ended with it, or ended normally, which they cannot without it."""
+    known = [one for one in exits if not one.is_unknown]
+    ended = {one.rank for one in exits}.issuperset(window.ranks)
+    if ended and known and all(one.is_normal for one in known):
+        return True
+    return _outlived_ns(window, exits, first) < TOGETHER_NS
 
 
 def _outlived_ns(window: Window, exits: Sequence[Exit], first: Exit) -> int:
