@@ -8,7 +8,7 @@ has no right level, so there only a cost that is clearly more than usual counts 
 all ranks evaluate together. Where one saves and the others wait for it, nothing is done for the
 time of these. Nobody plans to save every few steps: long steps that come more often than in a tenth
 of all are no plan. Where stacks show a function that neither saves nor evaluates, the ranks that
-run it are named.
+run it are named, and half as much is enough.
 Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
 """
 
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
+from stepscope.diagnose.detect.duties import MOST_OF_LAST, SLOTS, expected
 from stepscope.diagnose.detect.duties import RARE as SELDOM
-from stepscope.diagnose.detect.duties import SLOTS, expected
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
 from stepscope.diagnose.detect.periods import (
     CAUSES,
@@ -70,13 +70,21 @@ def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
         return []
     period = np.nan_to_num(job.period_ns)
     lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
-    if lost_ns.sum() <= LEAST_LOSS * period[job.line.warm_up :].sum():
+    part = lost_ns.sum() / period[job.line.warm_up :].sum()
+    if part <= MOST_OF_LAST:
         return []
     loss = float(lost_ns.sum() / period[slice(*_since(job, runs))].sum())
     found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
     source = source_of(job, found)
+    if part <= LEAST_LOSS and not _is_of_ranks(found, source):
+        return []
     sure = _sure(job, found, source) if planned else _if_unusual(found)
     return [] if sure is None else [_finding(job, found, source, sure)]
+
+
+def _is_of_ranks(found: Recurrent, source: Named) -> bool:
+    """Whether it is known which ranks run which function, and it neither saves nor evaluates."""
+    return bool(found.rows and source.function) and source.source not in PLANNED
 
 
 def _since(job: Observed, runs: list[Ints]) -> Span:
@@ -191,7 +199,7 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
     where = place(found.phase)
     several = max(sum(len(run) - 1 for run in found.runs) / events, 1.0)  # each has one before it
     longer = duration(found.excess_ns / several)
-    ranks = line.ranks_of(found.rows) if source.function and source.source not in PLANNED else ()
+    ranks = line.ranks_of(found.rows) if _is_of_ranks(found, source) else ()
     cause: Cause = "host" if ranks and source.source == "a function" else CAUSES[source.source]
     says = (
         f"{when}, {taking(ranks)} {longer} longer{where} ({source.source}), "
