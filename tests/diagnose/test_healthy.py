@@ -35,7 +35,10 @@ def test_no_quiet_job_is_accused() -> None:
     "habit",
     [
         pytest.param(Fault((0,), "optimizer", 0, ms=400, every=50, computes=False), id="saves"),
-        pytest.param(Fault((0,), "optimizer", 0, ms=80, every=10), id="saves often"),
+        pytest.param(
+            Fault((0,), "optimizer", 0, ms=80, every=10, function="save (train.py:9)"),
+            id="saves often",
+        ),
         pytest.param(Fault(ALL, "forward-compute", 0, ms=150, every=20), id="evaluates"),
         pytest.param(Fault((0,), "optimizer", 0, ms=1.5), id="logs"),
         pytest.param(Fault(ALL, "optimizer", 0, ms=10, every=4), id="accumulates"),
