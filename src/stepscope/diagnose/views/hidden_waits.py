@@ -24,6 +24,9 @@ BETWEEN_PASSES = ("pp",)
 """Groups whose operators are called between the passes of microbatches."""
 BLOCKING_KINDS = (*WITHIN_PASSES, *BETWEEN_PASSES)
 """Groups whose operators come between two pieces of computation, so that the device waits."""
+AT_ITS_END = 0.01
+"""Of a phase: an operator that ends in the last part is awaited there. One that ends at random does
+so in one phase of a hundred. Statistics."""
 WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
 """Phases that contain no operators, by their definition, beside those that load data."""
 
@@ -34,7 +37,7 @@ def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     within &= _are_within(window, rows, covered)
     between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
     unknown = ~within | (is_whole(rows) & ~between)
-    marked = _marks(rows)
+    marked = _marks(window, rows)
     return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
                     _by_name(window, rows) & unknown)  # fmt: skip
 
@@ -94,12 +97,32 @@ def _per_step(rank: Ints, step: Ints) -> float:
     return float(np.median(np.bincount(numbered(rank, step)))) if rank.size else 0.0
 
 
-def _marks(rows: PhaseRows) -> Floats:
-    """Whether a row may contain waiting, as its recorder said; -1 if it did not say."""
+def _marks(window: Window, rows: PhaseRows) -> Floats:
+    """Whether a row may contain waiting, as its recorder said, or because it ends with an operator;
+    -1 if nothing says so."""
+    unsaid = np.where(_end_with_operators(window, rows), 1.0, -1.0)
     if not rows.table.has("waits"):
-        return np.full(len(rows.rank), -1.0)
+        return unsaid
     waits = rows.table.ints("waits")
-    return np.where(waits == NULL, -1.0, waits.astype(np.float64))
+    return np.where(waits == NULL, unsaid, waits.astype(np.float64))
+
+
+def _end_with_operators(window: Window, rows: PhaseRows) -> Mask:
+    """Rows of phases that mostly end when an operator between replicas does: backward of DDP and
+    FSDP waits there for the gradients of all ranks."""
+    comm, found = window.table("comm_ops"), np.zeros(len(rows.rank), np.bool_)
+    if comm is None or not comm.has("end_ns"):
+        return found
+    blocking = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
+    rank, end = rows.line.rows(comm.ints("rank")), comm.ints("end_ns")
+    kept = (rank >= 0) & (end != NULL) & ~comm.strings("group").equals(*blocking)
+    ends = np.sort(rows.axis.at(rank[kept], end[kept]))
+    if ends.size:
+        near = AT_ITS_END * rows.duration
+        last = ends[np.searchsorted(ends, rows.end + near, side="right") - 1]
+        found = np.abs(rows.end - last) <= near
+    often = [name for name, share in rows.shares(found).items() if share > HALF]
+    return np.asarray(rows.names.equals(*often))
 
 
 def _by_name(window: Window, rows: PhaseRows) -> Mask:
