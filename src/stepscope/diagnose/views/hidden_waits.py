@@ -37,9 +37,10 @@ def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     within &= _are_within(window, rows, covered)
     between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
     unknown = ~within | (is_whole(rows) & ~between)
-    marked = _marks(window, rows)
-    return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
-                    _by_name(window, rows) & unknown)  # fmt: skip
+    marked = _marks(rows)
+    found = np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
+                     _by_name(window, rows) & unknown)  # fmt: skip
+    return np.asarray(found | ((marked != 0) & _end_with_operators(window, rows)))
 
 
 def _are_within(window: Window, rows: PhaseRows, covered: Floats) -> bool:
@@ -97,19 +98,17 @@ def _per_step(rank: Ints, step: Ints) -> float:
     return float(np.median(np.bincount(numbered(rank, step)))) if rank.size else 0.0
 
 
-def _marks(window: Window, rows: PhaseRows) -> Floats:
-    """Whether a row may contain waiting, as its recorder said, or because it ends with an operator;
-    -1 if nothing says so."""
-    unsaid = np.where(_end_with_operators(window, rows), 1.0, -1.0)
+def _marks(rows: PhaseRows) -> Floats:
+    """Whether a row may contain waiting, as its recorder said; -1 if it did not say."""
     if not rows.table.has("waits"):
-        return unsaid
+        return np.full(len(rows.rank), -1.0)
     waits = rows.table.ints("waits")
-    return np.where(waits == NULL, unsaid, waits.astype(np.float64))
+    return np.where(waits == NULL, -1.0, waits.astype(np.float64))
 
 
 def _end_with_operators(window: Window, rows: PhaseRows) -> Mask:
-    """Rows of phases that mostly end when an operator between replicas does: backward of DDP and
-    FSDP waits there for the gradients of all ranks."""
+    """Rows that end when an operator between replicas does, and all of phases that mostly do:
+    backward of DDP and FSDP waits there for the gradients of all ranks."""
     comm, found = window.table("comm_ops"), np.zeros(len(rows.rank), np.bool_)
     if comm is None or not comm.has("end_ns"):
         return found
@@ -122,7 +121,7 @@ def _end_with_operators(window: Window, rows: PhaseRows) -> Mask:
         last = ends[np.searchsorted(ends, rows.end + near, side="right") - 1]
         found = np.abs(rows.end - last) <= near
     often = [name for name, share in rows.shares(found).items() if share > HALF]
-    return np.asarray(rows.names.equals(*often))
+    return np.asarray(found | rows.names.equals(*often))
 
 
 def _by_name(window: Window, rows: PhaseRows) -> Mask:
