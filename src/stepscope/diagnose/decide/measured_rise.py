@@ -62,7 +62,7 @@ def measured_ns(
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
     taken = one.excess_ns
-    if taken < HALF * rise:
+    if taken < rise:
         taken = max(taken, unknown_excess_ns(job, one, stats.median(usual)))
     explains = rise > BEYOND * error and taken >= HALF * rise
     return part * float(min(rise, taken)) if explains else 0.0, most
