@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.prepare.communication import is_work, loads, receives
 from stepscope.diagnose.prepare.durations import APART
-from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.thresholds import AT_ONCE_NS, HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import OPTIMIZER, WEIGHT, ProcessGroup
@@ -117,9 +117,8 @@ def _end_with_operators(window: Window, rows: PhaseRows) -> Mask:
     kept = (rank >= 0) & (end != NULL) & ~comm.strings("group").equals(*blocking)
     ends = np.sort(rows.axis.at(rank[kept], end[kept]))
     if ends.size:
-        near = AT_ITS_END * rows.duration
-        last = ends[np.searchsorted(ends, rows.end + near, side="right") - 1]
-        found = np.abs(rows.end - last) <= near
+        last = ends[np.searchsorted(ends, rows.end + AT_ONCE_NS, side="right") - 1]
+        found = np.abs(rows.end - last) <= AT_ITS_END * rows.duration
     often = [name for name, share in rows.shares(found).items() if share > HALF]
     return np.asarray(found | rows.names.equals(*often))
 
