@@ -13,6 +13,7 @@ Cost: linear in ranks and steps. Cannot see: overlap of communication, interleav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +26,12 @@ from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WAIT_FREE, receives_apart
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.unnamed import KERNELS, is_staged
+from stepscope.diagnose.views.unnamed import KERNELS, UNNAMED, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
 
+SEVERAL = 2
+"""Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 ABOUT, BEYOND = 8, 5.0
 """Steps before and after one that show whether steps became longer there, and by how many standard
 deviations of a single step they must. As in `decide.cost`."""
@@ -151,23 +154,31 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     Peers that wait within a pass, beside operators that run on, are in it for as long as the rank
     they wait for, so that a comparison of passes shows only where they differ. How many times as
     long the device takes is measured in phases without waiting, the optimizer among them, and the
-    last rank itself waits for nobody: of its passes it takes that part longer. Of passes whose
-    waiting was measured it is known what they take longer. 0 where it is not slow within passes (it
-    may have a larger part of the optimizer's state), and in pipelines and with experts, where slow
-    ranks wait as well.
+    last rank itself waits for nobody: of its passes it takes that part longer, and of each other
+    phase in which it is slow. 0 where it is not slow in any but the optimizer (it may have a larger
+    part of its state), or in one phase alone, and in pipelines and with experts, where slow ranks
+    wait as well.
     """
     own = job.own
-    works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
     passes = own.hidden_phases.union(_unmarked_passes(job.window))
-    slow_within = (passes.union(WAIT_FREE) - {OPTIMIZER}).intersection(one.phases)
-    if OPTIMIZER not in works or not slow_within:
+    slow = {phase for phase in one.phases if is_work(phase)}.difference(UNNAMED)
+    works = slow.union(WAIT_FREE).intersection(own.phases) - passes - own.lasted.keys()
+    if is_staged(job.window) or job.has_experts or not slow - {OPTIMIZER}:
         return 0.0
-    if is_staged(job.window) or job.has_experts:
+    if len(works | slow) < SEVERAL or not works:
         return 0.0
     times = min(_times_as_long(job, one, phase) for phase in works)
-    lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
-              for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
-    return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
+    taken = _lasted_ns(job, one, sorted(works | slow | passes | {OPTIMIZER}))
+    return max(1.0 - 1.0 / times, 0.0) * taken
+
+
+def _lasted_ns(job: Observed, one: Suspect, phases: Sequence[str]) -> float:
+    """How long a rank usually is in some phases in its steps, with all waiting."""
+    rows = phase_rows(job.window, job.line)
+    if rows is None:
+        return 0.0
+    lasted = rows.grids(rows.duration.astype(np.float64), phases)[:, one.row, one.columns]
+    return stats.median(np.nansum(lasted, axis=0))
 
 
 def _unmarked_passes(window: Window) -> frozenset[str]:
