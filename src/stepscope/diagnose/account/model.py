@@ -13,7 +13,6 @@ Cost: linear in ranks and steps. Cannot see: overlap of communication, interleav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,8 +29,6 @@ from stepscope.diagnose.views.unnamed import KERNELS, UNNAMED, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
 
-SEVERAL = 2
-"""Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 ABOUT, BEYOND = 8, 5.0
 """Steps before and after one that show whether steps became longer there, and by how many standard
 deviations of a single step they must. As in `decide.cost`."""
@@ -154,31 +151,33 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     Peers that wait within a pass, beside operators that run on, are in it for as long as the rank
     they wait for, so that a comparison of passes shows only where they differ. How many times as
     long the device takes is measured in phases without waiting, the optimizer among them, and the
-    last rank itself waits for nobody: of its passes it takes that part longer, and of each other
-    phase in which it is slow. 0 where it is not slow in any but the optimizer (it may have a larger
-    part of its state), or in one phase alone, and in pipelines and with experts, where slow ranks
-    wait as well.
+    last rank itself waits for nobody: of its passes it takes that part longer. Of passes whose
+    waiting was measured it is known what they take longer. 0 where it is slow in nothing but the
+    optimizer (it may have a larger part of its state), and in pipelines and with experts, where
+    slow ranks wait as well.
     """
     own = job.own
+    works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
     passes = own.hidden_phases.union(_unmarked_passes(job.window))
-    slow = {phase for phase in one.phases if is_work(phase)}.difference(UNNAMED)
-    works = slow.union(WAIT_FREE).intersection(own.phases) - passes - own.lasted.keys()
-    if is_staged(job.window) or job.has_experts or not slow - {OPTIMIZER}:
+    slow_within = {phase for phase in one.phases if is_work(phase)} - {OPTIMIZER, *UNNAMED}
+    if OPTIMIZER not in works or not slow_within:
         return 0.0
-    if len(works | slow) < SEVERAL or not works:
+    if is_staged(job.window) or job.has_experts:
         return 0.0
     times = min(_times_as_long(job, one, phase) for phase in works)
-    taken = _lasted_ns(job, one, sorted(works | slow | passes | {OPTIMIZER}))
-    return max(1.0 - 1.0 / times, 0.0) * taken
+    lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
+              for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
+    lasted += _of_unknown(job, sorted(own.hidden_phases.difference(own.phases)), one)
+    return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
 
 
-def _lasted_ns(job: Observed, one: Suspect, phases: Sequence[str]) -> float:
-    """How long a rank usually is in some phases in its steps, with all waiting."""
-    rows = phase_rows(job.window, job.line)
+def _of_unknown(job: Observed, phases: list[str], one: Suspect) -> list[Floats]:
+    """How long a rank is in phases of which no own time is known, in its steps."""
+    rows = phase_rows(job.window, job.line) if phases else None
     if rows is None:
-        return 0.0
-    lasted = rows.grids(rows.duration.astype(np.float64), phases)[:, one.row, one.columns]
-    return stats.median(np.nansum(lasted, axis=0))
+        return []
+    lasted = rows.grids(rows.duration.astype(np.float64), phases)
+    return list(lasted[:, one.row, one.columns])
 
 
 def _unmarked_passes(window: Window) -> frozenset[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.account.idle_devices import exposed_ns
-from stepscope.diagnose.account.model import SEVERAL, Model, device_excess_ns
+from stepscope.diagnose.account.model import Model, device_excess_ns
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.measured_rise import LEAST_EITHER, measured_ns
@@ -43,6 +43,8 @@ from stepscope.window import NULL, Floats, Ints, Mask
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""
+SEVERAL = 2
+"""Phases in which a device is slow: then it is slow in all that it runs. Our choice."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
 ranks takes a tenth of a second. Our simulator."""
