@@ -19,12 +19,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.communication import communicates, loads
-from stepscope.diagnose.prepare.matching import (
-    POINT_TO_POINT,
-    REDUCTIONS,
-    arrivals,
-    kinds_and_operators,
-)
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.awaited import (
     awaited_since,
@@ -456,7 +451,7 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     first, until = axis.at(rank, begin), axis.at(rank, end)
     places, waited = _places(window, comm, rank, line), np.ones(len(comm), np.bool_)
     if places is not None and within.any():
-        reductions = comm.strings("op").equals(*REDUCTIONS)
+        reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
         later = not_awaited_before(*places, first, until, within, reductions)
         since, waited = np.maximum(since, later), later == first
     blocking = ~sends_beside_work(comm, first, until)
