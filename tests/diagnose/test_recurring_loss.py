@@ -62,6 +62,19 @@ def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
     assert diagnosed(100).verdicts == ()
 
 
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [("compile_fx (torch/_inductor/compile_fx.py:9)", True), ("flush (train.py:9)", False)],
+)
+def test_what_nobody_plans_needs_no_tenth_of_the_time(function: str, told: bool) -> None:
+    """Code is compiled anew in steps that keep no interval; a flush of logs may be wanted."""
+    faults = [Fault(EVERYBODY, "forward-compute", at, at + 1, ms=110, function=function)
+              for at in (12, 25, 31, 50, 57, 76, 88)]  # fmt: skip
+    found = diagnose(a_job(8, STEPS, faults=faults))
+    assert [(one.cause, one.ranks) for one in found.verdicts] == [("jit_compile", ())] * told
+    assert found.state == "jitter"
+
+
 def steps_alone(every: int) -> Verdict:
     """Of steps alone it is not known whether the job saves, or is held up."""
     rows, clock = [], START

@@ -81,5 +81,12 @@ def test_it_is_named_in_a_job_of_few_steps() -> None:
     assert (verdict.ranks, verdict.steps) == ((5,), (9, 13))
 
 
+def test_it_is_named_if_slow_for_most_of_few_steps() -> None:
+    """L2 wants twenty steps, or all."""
+    slow = [Fault((5,), "backward-compute", 9, times=2.5)]
+    (verdict,) = diagnose(operators_only(slow, 25)).verdicts
+    assert (verdict.ranks, verdict.steps) == ((5,), (9, 24))
+
+
 def test_the_same_job_without_a_fault_is_healthy() -> None:
     assert diagnose(operators_only([])).state == "healthy"

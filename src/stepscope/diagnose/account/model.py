@@ -25,7 +25,7 @@ from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WAIT_FREE, receives_apart
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.phase_rows import phase_rows
-from stepscope.diagnose.views.unnamed import KERNELS, is_staged
+from stepscope.diagnose.views.unnamed import KERNELS, UNNAMED, is_staged
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
 
@@ -152,14 +152,14 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     they wait for, so that a comparison of passes shows only where they differ. How many times as
     long the device takes is measured in phases without waiting, the optimizer among them, and the
     last rank itself waits for nobody: of its passes it takes that part longer. Of passes whose
-    waiting was measured it is known what they take longer. 0 where it is not slow within passes (it
-    may have a larger part of the optimizer's state), and in pipelines and with experts, where slow
-    ranks wait as well.
+    waiting was measured it is known what they take longer. 0 where it is slow in nothing but the
+    optimizer (it may have a larger part of its state), and in pipelines and with experts, where
+    slow ranks wait as well.
     """
     own = job.own
     works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
     passes = own.hidden_phases.union(_unmarked_passes(job.window))
-    slow_within = (passes.union(WAIT_FREE) - {OPTIMIZER}).intersection(one.phases)
+    slow_within = {phase for phase in one.phases if is_work(phase)} - {OPTIMIZER, *UNNAMED}
     if OPTIMIZER not in works or not slow_within:
         return 0.0
     if is_staged(job.window) or job.has_experts:
@@ -167,7 +167,17 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     times = min(_times_as_long(job, one, phase) for phase in works)
     lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
               for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
+    lasted += _of_unknown(job, sorted(own.hidden_phases.difference(own.phases)), one)
     return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
+
+
+def _of_unknown(job: Observed, phases: list[str], one: Suspect) -> list[Floats]:
+    """How long a rank is in phases of which no own time is known, in its steps."""
+    rows = phase_rows(job.window, job.line) if phases else None
+    if rows is None:
+        return []
+    lasted = rows.grids(rows.duration.astype(np.float64), phases)
+    return list(lasted[:, one.row, one.columns])
 
 
 def _unmarked_passes(window: Window) -> frozenset[str]:

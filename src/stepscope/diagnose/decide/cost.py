@@ -158,7 +158,8 @@ def _lost_by(
     device_ns = 0.0 if behind else device_ns  # who is slow behind a slower one adds nothing
     measured = max(least_ns, device_ns) * steps
     share = max(share, _share_of(healing.job, measured, one.columns))
-    seen = _share_of(healing.job, _seen_ns(healing, one, culprits, lost), one.columns)
+    seen_ns = min(_seen_ns(healing, one, culprits, lost), most_ns * steps)
+    seen = _share_of(healing.job, seen_ns, one.columns)
     return seen if share < HALF * seen else share
 
 
@@ -322,12 +323,15 @@ class _Healing:
         return {key: saved for key, saved in self.savings.items() if key[0] != one.row}
 
     def lost_ns(self, savings: Savings) -> Floats:
-        """The time lost in each column of the grid: by replay, else by the busiest rank."""
+        """The time lost in each column of the grid: by replay, else by the busiest rank; no more
+        than all that is healed."""
         lost = _of_busiest(self.job, savings)
         if self._replay is None or self._shrinking is None or not savings:
             return lost
         graph = self._replay.graph
-        columns, replayed = graph.lanes.columns, self._replayed_ns(savings)
+        healed = np.nansum([np.maximum(saved, 0.0) for saved in savings.values()], axis=0)
+        columns = graph.lanes.columns
+        replayed = np.minimum(self._replayed_ns(savings), healed[columns])
         modelled = float(np.maximum(lost[columns], 0.0).sum())
         # steps that were not replayed are scaled as those that were: replay against busiest rank
         lost = lost * (max(float(replayed.sum()), 0.0) / modelled if modelled > 0 else 1.0)

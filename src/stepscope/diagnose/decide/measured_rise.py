@@ -20,7 +20,8 @@ LEAST_EITHER, BEYOND = 8, 5.0
 """Steps while a rank is slow, and while it is not, and standard errors by which the former must be
 longer. Statistics."""
 LEAST_ALONE = 5
-"""Steps in which no larger culprit is slow, of which the rise counts instead. Statistics."""
+"""Steps in which no larger culprit is slow, of which the rise counts instead; and without any one,
+above which it costs no more than they rose. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
 
@@ -47,21 +48,21 @@ def measured_ns(
     inside = np.isin(columns, columns[one.columns])
     outside = judged & ~inside
     usually = outside & ~_of_others(one, culprits, columns)
-    is_apart = usually.sum() >= LEAST_EITHER
+    is_apart = min(usually.sum(), (judged & inside).sum()) >= LEAST_ALONE
     compared = usually if is_apart else outside
     parts = judged & inside, compared, judged & inside & ~_of_larger(one, culprits, columns)
     slow, usual, alone = (period[part] + paused[part].mean() if part.any() else period[part]
                           for part in parts)  # fmt: skip
-    if min(slow.size, usual.size) < LEAST_EITHER:
-        return 0.0, np.inf
     most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0) if is_apart else np.inf
+    if min(slow.size, usual.size) < LEAST_EITHER:
+        return 0.0, most
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
     slow = alone if alone.size >= LEAST_ALONE else slow
     rise = stats.median(slow) - stats.median(usual)
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
     taken = one.excess_ns
-    if taken < HALF * rise:
+    if taken < rise:
         taken = max(taken, unknown_excess_ns(job, one, stats.median(usual)))
     explains = rise > BEYOND * error and taken >= HALF * rise
     return part * float(min(rise, taken)) if explains else 0.0, most

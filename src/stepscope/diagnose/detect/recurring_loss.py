@@ -39,7 +39,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import PLANNED
-from stepscope.diagnose.thresholds import HALF, LEAST_SCORE, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import HALF, LEAST_COST, LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place, taking
@@ -50,10 +50,13 @@ SCORE = 0.7
 RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
+NOT_PLANNED = ("compilation", "garbage collection", "data loading")
+"""Sources of which no job has any by design: what they cost is worth a verdict as any other's."""
 
 
 class RecurringLoss:
-    """Long steps that come back, by plan or not, and cost more than a tenth of the time."""
+    """Long steps that come back, by plan or not, and cost more than a tenth of the time, or more
+    than noise where nobody plans what was seen in them."""
 
     name = "recurring-loss"
     needs = Needs("steps")
@@ -70,16 +73,24 @@ def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
         return []
     period = np.nan_to_num(job.period_ns)
     lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
-    part = lost_ns.sum() / period[job.line.warm_up :].sum()
-    if part <= MOST_OF_LAST:
+    part = float(lost_ns.sum() / period[job.line.warm_up :].sum())
+    if part <= LEAST_COST:
         return []
     loss = float(lost_ns.sum() / period[slice(*_since(job, runs))].sum())
     found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
     source = source_of(job, found)
-    if part <= LEAST_LOSS and not _is_of_ranks(found, source):
+    if part <= _least(found, source):
         return []
-    sure = _sure(job, found, source) if planned else _if_unusual(found)
+    known = planned or source.source in NOT_PLANNED
+    sure = _sure(job, found, source) if known else _if_unusual(found)
     return [] if sure is None else [_finding(job, found, source, sure)]
+
+
+def _least(found: Recurrent, source: Named) -> float:
+    """What long steps must cost."""
+    if source.source in NOT_PLANNED:
+        return LEAST_COST
+    return MOST_OF_LAST if _is_of_ranks(found, source) else LEAST_LOSS
 
 
 def _is_of_ranks(found: Recurrent, source: Named) -> bool:
@@ -206,9 +217,8 @@ def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Rec
         f"which costs {percent(found.lost_fraction)} of the time"
     )
     says += line.since(first)
-    rule = Decision(
-        "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
-    )
+    rule = Decision("costs-enough", True, found.lost_fraction, _least(found, source),
+                    "lost in such steps", gate=False)  # fmt: skip
     return Recurring(
         RecurringLoss.name, cause, source.because, ranks, phase=found.phase,
         function=source.function, kernels=(found.kernel,) if found.kernel else (),

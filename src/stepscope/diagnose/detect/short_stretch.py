@@ -1,4 +1,4 @@
-"""Ranks that are slow for some steps in a row, too few for L2's windows of ten.
+"""Ranks that are slow for some steps in a row, too few for L2.
 
 Fault: a device that throttles for a minute, a program that ran beside one rank for ten steps.
 Paper: ARGUS (2026), section 9.4, where L2 dilutes such episodes in its windows. What differs: the
@@ -22,6 +22,7 @@ from stepscope.diagnose.detect.straggler import (
     Straggler,
     effect_floor,
     innocents,
+    least_steps,
     log_ratios,
     stands_out,
     sure_in_pairs,
@@ -59,7 +60,8 @@ def stragglers(
     excess = log_ratios(own, groups, pad)
     floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
     worst = stats.worst_stretch(excess, floor / 2)
-    found = (worst.length >= IN_A_ROW) & (worst.length <= HALF * steps) & (worst.mean >= floor)
+    most = max(HALF * steps, least_steps(steps) - 1)  # longer ones are L2's
+    found = (worst.length >= IN_A_ROW) & (worst.length <= most) & (worst.mean >= floor)
     if not found.any():  # mostly: what follows takes longer
         return []
     noise = stats.pooled_noise(excess, floor / 2, worst)

@@ -24,13 +24,12 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.numeric.linked import linked
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, REDUCTIONS, arrivals
 from stepscope.diagnose.thresholds import HALF
 from stepscope.trace import FORWARD, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Table, Window, distinct, union
 
 _KIND = re.compile(r"(tp|cp|dp|pp|ep|edp|mp|embedding|world)(?![a-z])")
-REDUCING = ("AllReduce", "ReduceScatter")
 
 
 NUMBERED = ("pp", "dp", "cp", "tp")
@@ -142,7 +141,7 @@ class _Calls:
         """By code, whether most of a group's reductions in the step begin within forward."""
         size = len(self.comm.strings("group").values)
         phases, calls = self.window.table("phases"), self.step
-        calls = calls.take(calls.strings("op").equals(*REDUCING))
+        calls = calls.take(calls.strings("op").equals(*REDUCTIONS))
         if phases is None or not phases.has("step", "start_ns", "duration_ns") or not len(calls):
             return np.zeros(size, np.bool_)
         forward = phases.take(phases.strings("phase").equals(FORWARD))

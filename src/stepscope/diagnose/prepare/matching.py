@@ -15,6 +15,8 @@ from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import NULL, Ints, Mask, Rows, Table, Window, numbered, ordered, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
+REDUCTIONS = ("AllReduce", "ReduceScatter")
+"""Sums of gradients, which devices compute beside."""
 SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
 """Collectives that no rank can leave before all ranks have arrived."""
 

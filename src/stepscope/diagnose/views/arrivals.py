@@ -93,6 +93,19 @@ class Arrivals:
         begin = last - self.alone_ns[operators]
         return _waited(self.step[operators], begin, last, columns)
 
+    def alone_of(self, chosen: Mask, ranks: int, columns: int) -> Floats:
+        """For how long others waited for each rank alone in these operators, `[rank, step]`."""
+        cell = self.last_rank[chosen] * columns + self.step[chosen]
+        last = self._last_ns[chosen]
+        begin = last - self.alone_ns[chosen]
+        return _waited(cell, begin, last, ranks * columns).reshape(ranks, columns)
+
+    def most_alone_of(self, chosen: Mask, ranks: int, columns: int) -> Floats:
+        """The same of the operator of each step at which it was longest."""
+        most = np.zeros((ranks, columns))
+        np.maximum.at(most, (self.last_rank[chosen], self.step[chosen]), self.alone_ns[chosen])
+        return most
+
     def lag_of(self, culprits: Mask, columns: int) -> Floats:
         """How long others waited in each step for the last culprit after all others had arrived."""
         step, lag = self._lags(culprits)
@@ -165,9 +178,12 @@ def _waited(step: Ints, begin: Ints, end: Ints, columns: int) -> Floats:
         return np.zeros(columns)
     order = np.lexsort((begin, step))
     step, begin, end = step[order], begin[order], end[order]
-    apart = step * int(end.max() - begin.min() + 1)  # so that no step reaches into the next one
+    fresh = np.append(True, np.diff(step) != 0)
+    number = np.cumsum(fresh)
+    begin, end = (times - begin[fresh][number - 1] for times in (begin, end))
+    apart = number * int(end.max() + 1)  # so that no step reaches into the next one
     reached = np.maximum.accumulate(end + apart)[:-1] - apart[1:]
-    first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (begin[1:] >= reached)))
+    first = np.flatnonzero(fresh | np.append(True, begin[1:] >= reached))
     return stats.sums(step[first], np.maximum.reduceat(end - begin, first), columns)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.prepare.communication import is_work, loads, receives
 from stepscope.diagnose.prepare.durations import APART
-from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.thresholds import AT_ONCE_NS, HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import OPTIMIZER, WEIGHT, ProcessGroup
@@ -24,6 +24,9 @@ BETWEEN_PASSES = ("pp",)
 """Groups whose operators are called between the passes of microbatches."""
 BLOCKING_KINDS = (*WITHIN_PASSES, *BETWEEN_PASSES)
 """Groups whose operators come between two pieces of computation, so that the device waits."""
+AT_ITS_END = 0.01
+"""Of a phase: an operator that ends in the last part is awaited there. One that ends at random does
+so in one phase of a hundred. Statistics."""
 WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
 """Phases that contain no operators, by their definition, beside those that load data."""
 
@@ -35,8 +38,9 @@ def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
     unknown = ~within | (is_whole(rows) & ~between)
     marked = _marks(rows)
-    return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
-                    _by_name(window, rows) & unknown)  # fmt: skip
+    found = np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
+                     _by_name(window, rows) & unknown)  # fmt: skip
+    return np.asarray(found | ((marked != 0) & _end_with_operators(window, rows)))
 
 
 def _are_within(window: Window, rows: PhaseRows, covered: Floats) -> bool:
@@ -100,6 +104,23 @@ def _marks(rows: PhaseRows) -> Floats:
         return np.full(len(rows.rank), -1.0)
     waits = rows.table.ints("waits")
     return np.where(waits == NULL, -1.0, waits.astype(np.float64))
+
+
+def _end_with_operators(window: Window, rows: PhaseRows) -> Mask:
+    """Rows that end when an operator between replicas does, and all of phases that mostly do:
+    backward of DDP and FSDP waits there for the gradients of all ranks."""
+    comm, found = window.table("comm_ops"), np.zeros(len(rows.rank), np.bool_)
+    if comm is None or not comm.has("end_ns"):
+        return found
+    blocking = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
+    rank, end = rows.line.rows(comm.ints("rank")), comm.ints("end_ns")
+    kept = (rank >= 0) & (end != NULL) & ~comm.strings("group").equals(*blocking)
+    ends = np.sort(rows.axis.at(rank[kept], end[kept]))
+    if ends.size:
+        last = ends[np.searchsorted(ends, rows.end + AT_ONCE_NS, side="right") - 1]
+        found = np.abs(rows.end - last) <= AT_ITS_END * rows.duration
+    often = [name for name, share in rows.shares(found).items() if share > HALF]
+    return np.asarray(found | rows.names.equals(*often))
 
 
 def _by_name(window: Window, rows: PhaseRows) -> Mask:

@@ -29,8 +29,10 @@ Cost: one union of all operators. Cannot see: computing beside operators in prog
 **What the last rank does longer than all others between two operators** (`late_within`). All ranks
 leave an operator together, and the last one to arrive at the next waits for nobody in it. So by how
 much it comes later than the second last is its own time, wherever the others wait, and whatever its
-device or host did meanwhile. That shows a rank that stands still now and then within a pass, when
-the others wait for it in the middle of theirs.
+device or host did meanwhile. To several that are in progress at once, as FSDP gathers ahead, it is
+late once. Nobody stops to compute for the sum of gradients, so that the others are ahead by ever
+more: there the largest lateness counts, and not each anew. That shows a rank that stands still now
+and then within a pass, when the others wait for it in the middle of theirs.
 
 What a rank was late by when it entered the phase is no work in it, and is taken out. The rule holds
 where every operator is one of all ranks: else the last one may have waited in another.
@@ -46,7 +48,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
-from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.prepare.matching import REDUCTIONS, arrivals
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, all_ends_known, is_whole
@@ -216,8 +218,9 @@ def _late_in(rows: PhaseRows, arrivals: Arrivals, wanted: Mask) -> Floats:
     at = rows.axis.at(arrivals.last_rank, last_ns)
     phase = rows.union_of(wanted)
     inside = phase.holds(at) & (arrivals.step >= 0)
-    cell = np.where(inside, arrivals.last_rank * len(rows.line.steps) + arrivals.step, -1)
-    alone = rows.line.sums(cell, arrivals.alone_ns)
+    reduces = arrivals.op.equals(*REDUCTIONS)
+    alone = np.maximum(arrivals.alone_of(inside & ~reduces, *rows.line.shape),
+                       arrivals.most_alone_of(inside & reduces, *rows.line.shape))  # fmt: skip
     return np.asarray((alone - _late_at_entry(rows, wanted)).clip(0.0))
 
 
