@@ -32,7 +32,10 @@ from stepscope.window import NULL, Column, Ints, Strings, Table, union
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns", "counted_ns")
 _LATEST_NS = 2**62
-GUESSED = "some collectives lack their group; those of one stream are taken as one group"
+GUESSED = (
+    "some collectives lack their group; those of one stream are taken as one group of the ranks that "
+    "leave them together"
+)
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,7 @@ def _rank_trace(
         "kernels": _kernels(recorded, steps, of),
         "comm_ops": _comm_ops(recorded, own, steps, comm.table),
         "stacks": stacks(recorded),
+        "pauses": _pauses(recorded, steps),
         "host_ops": _host_ops(recorded, own, steps),
         "patterns": patterns(recorded, steps, _span(recorded, 0), of),
     }
@@ -286,6 +290,17 @@ def _host_ops(recorded: Recording, own: Table, steps: Steps) -> Table:
         "thread": threads[operators.ints("thread")],
         "start_ns": operators.ints("start_ns"),
         "duration_ns": operators.ints("duration_ns"),
+    })  # fmt: skip
+
+
+def _pauses(recorded: Recording, steps: Steps) -> Table:
+    """Garbage collections, as the recorder inside a process writes them."""
+    begin = recorded.collections.ints("start_ns")
+    return Table({
+        "step": steps.of(begin),
+        "kind": Strings(np.zeros(begin.size, np.int32), ("gc",)),
+        "start_ns": begin,
+        "duration_ns": recorded.collections.ints("duration_ns"),
     })  # fmt: skip
 
 
