@@ -116,6 +116,7 @@ def is_communication_kernel(name: str) -> bool:
 @lru_cache(1 << 12)
 def operator_of(name: str) -> str | None:
     """The contract's operator in the name of a collective, kernel or annotation."""
+    name = re.split(r"[<(]", name, maxsplit=1)[0]  # without the types of a kernel
     letters = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2][:96])
     return next((op for word, op in _OPERATORS if word in letters), None)
 
