@@ -7,9 +7,10 @@ occur over time and leaves the reading to people. It has no rule; this one is ou
 What differs: distances are fitted in steps and in seconds, and judged against slow steps at random
 places (`numeric.combs`); the source is named only from what was recorded in these steps
 (`source_of`). The source is, in this order, the first that applies: a phase that saves, evaluates
-or loads and has most of the excess; pauses for garbage collection; functions on the stacks; a compiler's operators; other
-processes on the processors or GPUs; waiting for a processor, which the kernel counts, though others
-are as busy at all times. Each is compared with the steps between the slow ones. A
+or loads and has most of the excess; pauses for garbage collection; functions on the stacks; a
+compiler's operators; other processes on the processors or GPUs; waiting for a processor, which the
+kernel counts, though others are as busy at all times. Each is compared with the steps between the
+slow ones. A
 distance alone names nothing: a minute may be a timer of the job as well as cron's. Every diagnosis
 shows the periods it finds beside the verdicts: a checkpoint accuses nobody, what has a culprit
 already has its verdict, and what costs a tenth of the time gets one (`recurring_loss`).

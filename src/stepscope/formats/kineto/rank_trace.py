@@ -40,8 +40,8 @@ from stepscope.window import NULL, Column, Ints, Strings, Table, union
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns", "counted_ns")
 _LATEST_NS = 2**62
 GUESSED = (
-    "some collectives lack their group; those of one stream are taken as one group of the ranks that "
-    "leave them together"
+    "some collectives lack their group; those of one stream are taken as one group of the ranks "
+    "that leave them together"
 )
 
 
