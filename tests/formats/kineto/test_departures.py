@@ -17,6 +17,9 @@ BEHIND_US = (0.0, 0.0, 30_000.0, 30_000.0)
 """Loading data delays ranks 2 and 3, which reduce together, by as much in each step."""
 
 
+SEND_RECV = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
+
+
 def steps(rank: int, behind_us: float, clock_us: float) -> list[Event]:
     """Three reductions of a pair of ranks in each step, then one of all ranks."""
     found = []
@@ -45,6 +48,16 @@ def test_ranks_that_leave_together_are_a_group(
     """Whatever their clocks show: these are apart by one time in both streams."""
     groups = window(tmp_path, BEHIND_US, clocks_us).job.groups
     assert {group.ranks for group in groups} == {(0, 1), (2, 3), (0, 1, 2, 3)}
+
+
+def test_beside_sends_of_unknown_groups_nothing_is_divided(tmp_path: Path) -> None:
+    """Stages of a pipeline are late by design."""
+    for rank in range(RANKS):
+        sent = [event("cpu_op", "c10d::send", 1e6 + 59_000, 50),
+                *launched(SEND_RECV, 1e6 + 59_010, 1e6 + 60_000, 100, 28)]  # fmt: skip
+        events = [*steps(rank, BEHIND_US[rank], 1e6), *sent]
+        write(tmp_path / f"rank{rank}.json", trace(events, rank, RANKS))
+    assert {group.ranks for group in read(tmp_path).window.job.groups} == {(0, 1, 2, 3)}
 
 
 def test_ranks_that_all_leave_together_stay_one_group(tmp_path: Path) -> None:

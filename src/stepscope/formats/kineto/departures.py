@@ -7,7 +7,9 @@ k-th one) each stream gets the coarsest one in which that is true: a division th
 would make ranks wait for ranks that they never meet. Where ranks of different groups always leave
 within a millisecond of each other it is too coarse, and costs nothing: nobody waits for longer.
 
-Cannot see: irregular groups. They stay one group of all ranks.
+Cannot see: irregular groups, and any beside sends and receives of unknown groups: with clocks
+that are right, stages of a pipeline that nobody knows to be one are late by design. These stay one
+group of all ranks.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 from stepscope.formats.kineto.calls import P2P
 from stepscope.formats.kineto.gloo import ALONE_NS, MOST_CHOICES
+from stepscope.formats.kineto.groups import SENDS
 from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace
 from stepscope.formats.kineto.together import LEAST_SHARED, MOSTLY
 from stepscope.window import NULL, Floats, Table, numbered, occurrence
@@ -54,6 +57,8 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
     ):  # fmt: skip
         return list(traces)
     ordered = sorted(traces, key=lambda trace: trace.rank or 0)
+    if any(SENDS in trace.groups for trace in ordered):
+        return list(traces)
     chosen = _chosen(list(_streams(ordered)), len(ordered))
     ranks = [trace.rank or 0 for trace in ordered]
     members = {(ranks[at], group): tuple(ranks[other] for other in own)
