@@ -125,9 +125,13 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     cause: more than the scatter of steps, above its own lower quartile.
 
     Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
+    Of a few steps the first ones may be long because the job has just begun.
     """
     period = job.period_ns[job.line.warm_up :]
     if known is None or period.size < OF_A_QUARTILE:
+        return ""
+    half = period.size // 2
+    if period.size < FEW_STEPS and stats.median(period[:half]) > stats.median(period[half:]):
         return ""
     scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
     scatter /= max(known.step_ns, 1)
