@@ -304,3 +304,10 @@ def test_a_small_but_clear_rise_late_in_a_short_job() -> None:
     assert rows(own) == [5]
     own[5, 10] /= 1.17
     assert rows(own) == []
+
+
+def test_a_few_steps_that_become_longer_for_no_recorded_reason_are_not_healthy() -> None:
+    """As with a network that is slow from the third of five steps on: all ranks transfer longer."""
+    job = a_trace(lambda rank, step: [Piece("gemm", 50.0)], 4, 5, transfer_ms=lambda _, step:
+                  30.0 if step > 1 else 2.0)  # fmt: skip
+    assert diagnose(job).state == "unknown"

@@ -13,7 +13,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Window
 
-from .jobs import MS, START, Fault, a_job, a_table
+from .jobs import MS, START, Fault, a_job, a_table, put
 from .traces import Piece, a_trace
 
 EVERYBODY = tuple(range(8))
@@ -220,3 +220,21 @@ def test_the_last_rank_has_no_costly_duties() -> None:
     fault = Fault((7,), "data-load", 0, ms=400, every=25)
     one = verdict(diagnose(a_job(8, 200, faults=[fault], stacks=False)))
     assert one.ranks == (7,)
+
+
+def test_operators_of_a_compiler_say_what_all_ranks_do_in_long_steps() -> None:
+    """A trace without stacks shows them; the source is what most of the excess is."""
+
+    def work(rank: int, step: int) -> Sequence[Piece]:
+        return [Piece("gemm", 10.0, 200.0 if step in (7, 11, 18, 21, 30) else 0.0)]
+
+    job = a_trace(work, ranks=4, steps=40)
+    steps = job.tables["steps"]
+    columns = ("rank", "step", "start_ns", "duration_ns")
+    rows = [(rank, step, "_compile.compile_inner (dynamo_timed)", start, 200 * MS)
+            for rank, step, start, took in zip(*map(steps.ints, columns), strict=True)
+            if took > 100 * MS]  # fmt: skip
+    assert verdict(diagnose(job)).cause != "jit_compile"
+    compiled = put(job, host_ops=a_table("rank step name start_ns duration_ns", rows))
+    one = verdict(diagnose(compiled))
+    assert (one.cause, one.evidence[0].method) == ("jit_compile", "recurring-loss"), one

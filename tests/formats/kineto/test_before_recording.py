@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stepscope.formats.kineto import read
@@ -121,6 +122,15 @@ def test_a_host_works_on_a_step_while_it_is_not_blocked_by_its_device(tmp_path: 
         steps.ints("host_ns")[first & (steps.ints("rank") == rank)] for rank in (0, 1)
     )
     assert (alone - blocked).tolist() == [300_000]
+
+
+def test_what_a_long_call_takes_beyond_its_device_is_work_of_the_host(tmp_path: Path) -> None:
+    """Freeing memory waits for the device, and then takes as long again."""
+    frees = event("cuda_runtime", "cudaFree", 1705, 200, correlation=7)
+    busy = launched("gemm", 1700, 1704, 101)
+    steps = read_ranks(tmp_path, with_ahead(0, 0), [*with_ahead(1, 0), frees, *busy])["steps"]
+    first = steps.take(steps.ints("step") == 5)
+    assert np.ptp(first.ints("host_ns")) == 100_000
 
 
 def test_it_also_waits_for_what_its_device_does_before_its_first_recorded_kernel(

@@ -94,6 +94,37 @@ def test_kernels_of_rocm(tmp_path: Path, name: str, part: str) -> None:
     assert found == {**dict.fromkeys(found, 0), part: 40}
 
 
+OTHERS = [
+    ("oneccl_allreduce_kernel", "xccl:all_reduce"),
+    ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", ""),
+    ("one_shot_all_reduce_kernel", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "called"), OTHERS)
+def test_reductions_without_nccl(tmp_path: Path, name: str, called: str) -> None:
+    """Of Intel's devices, of vLLM, and of torch's symmetric memory."""
+    around = [event("user_annotation", called, 5, 20)] if called else []
+    launch = event("xpu_runtime", "urEnqueueKernelLaunch", 10, 3, correlation=5)
+    kernel = event("kernel", name, 20, 40, 2, correlation=5, stream=2)
+    write(tmp_path / "rank0.json", trace([*around, launch, kernel]))
+    assert comm(read(tmp_path)).strings("op")[0] == "AllReduce"
+
+
+def test_collections_of_garbage(tmp_path: Path) -> None:
+    """PyTorch 2.9 records them as functions without an id; stacks go on beneath them."""
+    main, inner = (event("python_function", f"train.py({line}): {name}", 1000, 9000,
+                         **{"Python id": line, "Python parent id": parent})
+                   for line, name, parent in ((1, "main", None), (2, "step", 1)))  # fmt: skip
+    pause = event("python_function", "Python GC", 3000, 2000, **{"Ev Idx": 7})
+    write(tmp_path / "rank0.json", trace([main, inner, pause]))
+    tables = read(tmp_path).window.tables
+    pauses = tables["pauses"]
+    assert (pauses.strings("kind")[0], pauses.ints("duration_ns").tolist()) == ("gc", [2_000_000])
+    frames = tables["stacks"].strings("frames").values
+    assert [one.count(";") for one in frames] == [1]
+
+
 def test_rccl_is_recognised_by_the_enclosing_call(tmp_path: Path) -> None:
     said = {**COLLECTIVE, "Collective name": "_allgather_base"}
     events = [

@@ -29,6 +29,8 @@ from stepscope.diagnose.words.numbers import percent
 
 FEW_STEPS = 10
 """In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
+OF_A_QUARTILE = 4
+"""Fewer steps have no lower quartile, above which time is unexplained. Statistics."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
 HALF = 0.5
@@ -123,9 +125,13 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     cause: more than the scatter of steps, above its own lower quartile.
 
     Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
+    Of a few steps the first ones may be long because the job has just begun.
     """
     period = job.period_ns[job.line.warm_up :]
-    if known is None or period.size < FEW_STEPS:
+    if known is None or period.size < OF_A_QUARTILE:
+        return ""
+    half = period.size // 2
+    if period.size < FEW_STEPS and stats.median(period[:half]) > stats.median(period[half:]):
         return ""
     scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
     scatter /= max(known.step_ns, 1)

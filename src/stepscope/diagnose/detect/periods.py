@@ -7,9 +7,10 @@ occur over time and leaves the reading to people. It has no rule; this one is ou
 What differs: distances are fitted in steps and in seconds, and judged against slow steps at random
 places (`numeric.combs`); the source is named only from what was recorded in these steps
 (`source_of`). The source is, in this order, the first that applies: a phase that saves, evaluates
-or loads and has most of the excess; pauses for garbage collection; functions on the stacks; other
-processes on the processors or GPUs; waiting for a processor, which the kernel counts, though others
-are as busy at all times. Each is compared with the steps between the slow ones. A
+or loads and has most of the excess; pauses for garbage collection; functions on the stacks; a
+compiler's operators; other processes on the processors or GPUs; waiting for a processor, which the
+kernel counts, though others are as busy at all times. Each is compared with the steps between the
+slow ones. A
 distance alone names nothing: a minute may be a timer of the job as well as cron's. Every diagnosis
 shows the periods it finds beside the verdicts: a checkpoint accuses nobody, what has a culprit
 already has its verdict, and what costs a tenth of the time gets one (`recurring_loss`).
@@ -94,6 +95,7 @@ def _sources(job: Observed, found: Recurrent) -> Iterator[Named]:
     yield from _by_phase(found)
     yield from _by_pauses(job, found)
     yield from _by_stacks(job, found)
+    yield from _by_operators(job, found)
     yield from _by_processes(job, found)
     yield from _by_run_delay(job, found)
 
@@ -159,6 +161,20 @@ def _by_stacks(job: Observed, found: Recurrent) -> Iterator[Named]:
         yield Named("a function", f"{samples.functions[at]} takes {percent(float(now_of[at]))} of "
                     f"these steps' time, and {percent(float(before_of[at]))} between them",
                     samples.caller_of(frame, inside) or frame)  # fmt: skip
+
+
+def _by_operators(job: Observed, found: Recurrent) -> Iterator[Named]:
+    """A trace without stacks shows a compiler as operators, which torch names after its parts."""
+    operators = job.window.table("host_ops")
+    if operators is None:
+        return
+    names, shape, cells = operators.strings("name"), job.line.shape, job.line.cells(operators)
+    known = names.equals(*filter(compiles, names.values)) & (cells >= 0)
+    lasted = operators.ints("duration_ns")[known].astype(np.float64)
+    compiled = stats.sums(cells[known], lasted, shape[0] * shape[1]).reshape(shape)
+    part = float(rise(compiled.max(axis=0)[None], found)[0]) / found.excess_ns
+    if part >= HALF:
+        yield Named("compilation", f"operators of a compiler are {percent(part)} of the excess")
 
 
 def _needed_gain(job: Observed, samples: Samples, found: Recurrent, inside: Mask) -> float | None:

@@ -21,12 +21,17 @@ Arguments = dict[str, Any]
 """The arguments of a call, by Kineto's names."""
 
 PARAMETERS = "record_param_comms"
-COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:", PARAMETERS)
+COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "xccl:", "mpi:", "ucc:", PARAMETERS)
 """Name prefixes of operators and annotations that are communication calls."""
-_KERNEL = re.compile(r"nccl|rccl", re.I)
+_KERNEL = re.compile(
+    r"[nrx]ccl|oneccl|cross_device_reduce|(one|two)_shot_all_reduce|multimem_all_reduce", re.I
+)
+"""Kernels of NCCL, RCCL and oneCCL; of vLLM and SGLang, and of torch's symmetric memory, which
+reduce without a library and wait for the other ranks as it does."""
 
 _OPERATORS = (
     ("reducescatter", "ReduceScatter"), ("allreduce", "AllReduce"), ("allgather", "AllGather"),
+    ("crossdevicereduce", "AllReduce"),
     ("alltoall", "AllToAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
     ("sendrecv", "Send"), ("gather", "Gather"), ("scatter", "Scatter"),
     ("barrier", "Barrier"), ("send", "Send"), ("recv", "Recv"),
@@ -111,6 +116,7 @@ def is_communication_kernel(name: str) -> bool:
 @lru_cache(1 << 12)
 def operator_of(name: str) -> str | None:
     """The contract's operator in the name of a collective, kernel or annotation."""
+    name = re.split(r"[<(]", name, maxsplit=1)[0]  # without the types of a kernel
     letters = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2][:96])
     return next((op for word, op in _OPERATORS if word in letters), None)
 

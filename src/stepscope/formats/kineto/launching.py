@@ -22,7 +22,7 @@ from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named
 from stepscope.window import NULL, Ints, Mask, Table, distinct
 
-OF_DEVICE = ("nccl:", "rccl:")
+OF_DEVICE = ("nccl:", "rccl:", "xccl:")
 """Beginnings of the names of annotations around launches."""
 ENQUEUES = "c10d::"
 """Operators that start communication, and return at once, except:"""

@@ -98,15 +98,20 @@ def blocked(recorded: Recording) -> Table:
 
     Before its first recorded kernel a device may execute what was launched before the recording.
     """
-    calls = recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
+    calls, busy = long_calls(recorded), device_works(recorded)
     start, length = calls.ints("start_ns"), calls.ints("duration_ns")
-    busy = _busy(recorded)
     calls = calls.take(2 * busy.within(start, start + length) > length)
     names = Strings(np.zeros(len(calls), np.int32), (BLOCKED,))
     return Table({**{one: calls.ints(one) for one in _TIMES}, "name": names})
 
 
-def _busy(recorded: Recording) -> Union:
+def long_calls(recorded: Recording) -> Table:
+    """The calls of the runtime that last so long that they may wait for the device."""
+    return recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
+
+
+def device_works(recorded: Recording) -> Union:
+    """When the device executes something."""
     start, end = recorded.device.ints("start_ns"), ends(recorded.device)
     if not start.size or not len(recorded.runtime):
         return union(start, end)

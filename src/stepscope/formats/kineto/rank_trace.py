@@ -18,7 +18,14 @@ from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
 from stepscope.formats.kineto.launches import Launched, began, launched
 from stepscope.formats.kineto.names import PROFILER_STEP
-from stepscope.formats.kineto.patterns import activity, blocked, patterns, step_numbers, window
+from stepscope.formats.kineto.patterns import (
+    activity,
+    device_works,
+    long_calls,
+    patterns,
+    step_numbers,
+    window,
+)
 from stepscope.formats.kineto.phases import busy_host, phases, waited
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.recording import Recording, recording, scanner
@@ -32,7 +39,10 @@ from stepscope.window import NULL, Column, Ints, Strings, Table, union
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns", "counted_ns")
 _LATEST_NS = 2**62
-GUESSED = "some collectives lack their group; those of one stream are taken as one group"
+GUESSED = (
+    "some collectives lack their group; those of one stream are taken as one group of the ranks "
+    "that leave them together"
+)
 
 
 @dataclass(frozen=True)
@@ -192,6 +202,7 @@ def _rank_trace(
         "kernels": _kernels(recorded, steps, of),
         "comm_ops": _comm_ops(recorded, own, steps, comm.table),
         "stacks": stacks(recorded),
+        "pauses": _pauses(recorded, steps),
         "host_ops": _host_ops(recorded, own, steps),
         "patterns": patterns(recorded, steps, _span(recorded, 0), of),
     }
@@ -231,10 +242,14 @@ def _steps_table(recorded: Recording, steps: Steps, of: Launched) -> Table:
 
 
 def _host_works(recorded: Recording, steps: Steps) -> Ints:
-    """How long the host works on each step: without calls that wait for the device."""
-    calls = blocked(recorded)
-    waits = union(calls.ints("start_ns"), ends(calls))
-    return steps.end_ns - steps.start_ns - waits.within(steps.start_ns, steps.end_ns)
+    """How long the host works on each step: without long calls of the runtime, as far as the device
+    works meanwhile. What remains of such a call, as of freeing memory, the device waits for."""
+    calls = long_calls(recorded)
+    waits, busy = union(calls.ints("start_ns"), ends(calls)), device_works(recorded)
+    both = union(np.append(waits.start, busy.start), np.append(waits.end, busy.end))
+    begin, end = steps.start_ns, steps.end_ns
+    alone = both.within(begin, end) - busy.within(begin, end)
+    return end - begin - waits.within(begin, end) + alone
 
 
 def _device_ends(recorded: Recording, steps: Steps, of: Launched) -> Ints:
@@ -286,6 +301,17 @@ def _host_ops(recorded: Recording, own: Table, steps: Steps) -> Table:
         "thread": threads[operators.ints("thread")],
         "start_ns": operators.ints("start_ns"),
         "duration_ns": operators.ints("duration_ns"),
+    })  # fmt: skip
+
+
+def _pauses(recorded: Recording, steps: Steps) -> Table:
+    """Garbage collections, as the recorder inside a process writes them."""
+    begin = recorded.collections.ints("start_ns")
+    return Table({
+        "step": steps.of(begin),
+        "kind": Strings(np.zeros(begin.size, np.int32), ("gc",)),
+        "start_ns": begin,
+        "duration_ns": recorded.collections.ints("duration_ns"),
     })  # fmt: skip
 
 

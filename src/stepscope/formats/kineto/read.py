@@ -10,6 +10,7 @@ from typing import Any
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.formats.kineto.accumulation import with_whole_steps
+from stepscope.formats.kineto.departures import with_members
 from stepscope.formats.kineto.files import display_name, trace_files
 from stepscope.formats.kineto.gloo import with_groups
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
@@ -62,6 +63,7 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     check_duplicates(traces)
     traces, joined = with_whole_steps(traces)
     traces, unnamed = with_groups(traces)
+    traces = with_members(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     far_apart = check_together(traces, window.table("comm_ops"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.formats.kineto.calls import COMMUNICATES, Call, Calls, Number
 from stepscope.formats.kineto.compiled import Scanner
-from stepscope.formats.kineto.names import LOADER, OPTIMIZER_STEP, PROFILER_STEP
+from stepscope.formats.kineto.names import COLLECTION, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.spans import named
 from stepscope.window import Column, Strings, Table
@@ -51,6 +51,8 @@ class Recording:
     runtime: Table
     device: Table
     python: Table
+    collections: Table
+    """Runs of the garbage collector, of all threads: torch records them as Python functions."""
     calls: Table
     arguments: tuple[Call, ...]
     threads: tuple[Number, ...]
@@ -72,10 +74,12 @@ def recording(scanned: Scanner) -> Recording:
     """Takes the rows out of a scanner."""
     names = tuple(name.decode("utf-8", "replace") for name in scanned.names())
     tables = {kind: _table(scanned, kind, names) for kind in _COLUMNS}
+    collects = tables[PYTHON].strings("name").equals(COLLECTION)
     calls = Calls()
     return Recording(
         cpu=tables[CPU], marks=tables[MARK], runtime=tables[RUNTIME], device=tables[DEVICE],
-        python=tables[PYTHON], calls=tables[CALLS],
+        python=tables[PYTHON].take(~collects), collections=tables[PYTHON].take(collects),
+        calls=tables[CALLS],
         arguments=tuple(map(calls.decoded, scanned.calls())),
         threads=tuple(map(plain, scanned.threads())),
         main=_main(tables[MARK], tables[CPU], scanned.first_thread),

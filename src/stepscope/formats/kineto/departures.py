@@ -1,0 +1,132 @@
+"""The members of groups that no call names, by who leaves collectives together.
+
+Torch before 2.2 records neither names nor members of groups, only a stream for each. All members of
+a group leave a collective at one moment, whatever delayed one of them, and the clocks of two ranks
+differ by one time wherever they meet. So of the regular divisions of the ranks (blocks, or every
+k-th one) each stream gets the coarsest one in which that is true: a division that is too coarse
+would make ranks wait for ranks that they never meet. Where ranks of different groups always leave
+within a millisecond of each other it is too coarse, and costs nothing: nobody waits for longer.
+
+Cannot see: irregular groups, and any beside sends and receives of unknown groups: with clocks
+that are right, stages of a pipeline that nobody knows to be one are late by design. These stay one
+group of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from math import prod
+
+import numpy as np
+
+from stepscope.formats.kineto.calls import P2P
+from stepscope.formats.kineto.gloo import ALONE_NS, MOST_CHOICES
+from stepscope.formats.kineto.groups import SENDS
+from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace
+from stepscope.formats.kineto.together import LEAST_SHARED, MOSTLY
+from stepscope.window import NULL, Floats, Table, numbered, occurrence
+
+Division = tuple[tuple[int, ...], ...]
+"""Places in the order of ranks, by group."""
+
+_MOST_COMPARED = 100_000
+"""Combinations of divisions; a third of a second. Four unknown groups of 64 ranks have more."""
+
+
+@dataclass(frozen=True)
+class _Left:
+    """When each rank left each collective of a stream, without the clocks: `[rank, collective]`."""
+
+    group: str
+    clock_ns: Floats
+    """By how much each rank's clock and lateness differ from the first rank's, in the middle."""
+    varies_ns: Floats
+    """What remains."""
+
+    def holds(self, division: Division) -> bool:
+        """Whether the members of each group leave together."""
+        return all(_together(self.varies_ns[list(members)]) for members in division)
+
+
+def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Gives groups of unknown members, which all ranks have, the members that leave together."""
+    if len({trace.rank for trace in traces}) < len(traces) or len(traces) < 4 or not all(
+        GUESSED in trace.problems for trace in traces
+    ):  # fmt: skip
+        return list(traces)
+    ordered = sorted(traces, key=lambda trace: trace.rank or 0)
+    if any(SENDS in trace.groups for trace in ordered):
+        return list(traces)
+    chosen = _chosen(list(_streams(ordered)), len(ordered))
+    ranks = [trace.rank or 0 for trace in ordered]
+    members = {(ranks[at], group): tuple(ranks[other] for other in own)
+               for group, division in chosen.items() for own in division for at in own}  # fmt: skip
+    return [replace(trace, groups=tuple(
+        replace(group, ranks=members.get((trace.rank or 0, group.id), group.ranks))
+        for group in trace.groups)) for trace in traces]  # fmt: skip
+
+
+def _streams(traces: Sequence[RankTrace]) -> Iterator[_Left]:
+    unknown = [{group.id for group in trace.groups if not group.ranks} for trace in traces]
+    for group in sorted(set.intersection(*unknown)):
+        ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
+        shared = sorted(set.intersection(*(set(own) for own in ends)))
+        if len(shared) >= LEAST_SHARED:
+            left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
+            clock = np.median(left, axis=1)
+            yield _Left(group, clock, left - clock[:, None])
+
+
+def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
+    """The end of each collective, by its step, its operator and its number among these."""
+    if comm is None:
+        return {}
+    known = comm.strings("group").equals(group) & ~comm.strings("op").equals(*P2P)
+    comm = comm.take(known & (comm.ints("end_ns") != NULL) & (comm.ints("step") != NULL))
+    op, step = comm.strings("op"), comm.ints("step")
+    count = occurrence(numbered(step, op.codes.astype(np.int64)), comm.ints("enqueue_ns"))
+    keys = zip(step.tolist(), count.tolist(), map(op.values.__getitem__, op.codes), strict=True)
+    return dict(zip(keys, comm.ints("end_ns").tolist(), strict=True))
+
+
+def _chosen(streams: Sequence[_Left], count: int) -> dict[str, Division]:
+    """The coarsest division of each stream with which none contradicts another; {} if none fits."""
+    possible = [[one for one in _divisions(count) if left.holds(one)] for left in streams]
+    if prod(map(len, possible)) > _MOST_COMPARED:
+        return {}
+    choices = sorted(product(*possible), key=_coarseness, reverse=True)
+    for choice in islice(choices, MOST_CHOICES):
+        if _one_clock(streams, choice):
+            return {left.group: one for left, one in zip(streams, choice, strict=True)}
+    return {}
+
+
+def _coarseness(choice: Iterable[Division]) -> int:
+    return prod(len(one[0]) for one in choice)
+
+
+def _divisions(count: int) -> Iterator[Division]:
+    """All ranks, and every division into arithmetic progressions of one length."""
+    for size in (size for size in range(2, count + 1) if count % size == 0):
+        for stride in (one for one in range(1, count // size + 1) if count % (size * one) == 0):
+            yield tuple(tuple(range(first, first + size * stride, stride))
+                        for block in range(0, count, size * stride)
+                        for first in range(block, block + stride))  # fmt: skip
+
+
+def _one_clock(streams: Sequence[_Left], choice: Sequence[Division]) -> bool:
+    """Whether ranks that share groups of two streams are as far apart in both."""
+    pairs = list(zip(streams, choice, strict=True))
+    return all(
+        _together((left.clock_ns - other.clock_ns)[list(both), None])
+        for at, (left, division) in enumerate(pairs) for other, others in pairs[:at]
+        for own in division for theirs in others if len(both := {*own} & {*theirs}) > 1
+    )  # fmt: skip
+
+
+def _together(left_ns: Floats) -> bool:
+    """Whether these ranks leave together; some rows do not belong together."""
+    apart = left_ns.max(axis=0) - left_ns.min(axis=0)
+    return bool(np.quantile(apart, MOSTLY) <= ALONE_NS)
