@@ -21,7 +21,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.shown import Ledger
-from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.thresholds import FAST, HALF, OTHER_PROCESSES
 from stepscope.diagnose.views.own_time import OBSERVED
 from stepscope.diagnose.views.timeline import LEAST_FASTER
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, is_staged
@@ -31,8 +31,6 @@ FEW_STEPS = 10
 """In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
-HALF = 0.5
-"""Of a step may be waiting that nobody measured. Our choice."""
 
 OF_KERNELS = ", and kernels alone do not show how long a step takes"
 """Nothing accounts for idle devices then, nor for transfers that are slow on all ranks."""

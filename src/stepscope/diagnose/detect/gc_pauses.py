@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect.in_turns import lengthening
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask, union
 
 STORM_SHARE = 0.05

@@ -28,6 +28,7 @@ import numpy as np
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.group_since import groups_on, lanes, spent_ns
+from stepscope.diagnose.detect.regression.rise import UNCHANGED
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network import slow_edges
@@ -46,8 +47,6 @@ from stepscope.window import Floats, Ints, Mask
 CONFIDENCE = 0.65
 """A busy machine moves data more slowly over TCP, too, and more data takes longer. As of a shared
 rise whose cause is inferred (`regression`)."""
-UNCHANGED = 0.25
-"""Other phases may grow by at most this part of the relative rise. As in `regression.rise`."""
 NOTABLE = 0.05
 """Shorter phases, as parts of a step, show nothing about the machine. Our choice."""
 RATIO, RATIO_OF_TWO = 1.5, 2.0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.patterns import LEAST_BETA, Patterns
 from stepscope.window import Floats, Ints, Mask
 
@@ -34,8 +35,6 @@ FASTER = 1.1
 """Times the usual use of an adapter: more is the scatter of no counter. Our simulator."""
 NOISE = 0.03
 """Relative noise of a counter, at least. Our choice."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy windows allowed to name anybody. Statistics."""
 FEW = 0.25
 """Part of the ranks that may be at fault at once; more are a group's role. Our choice."""
 FEWEST = 4

@@ -26,9 +26,10 @@ import numpy as np
 
 from stepscope.diagnose.detect.duties import habits
 from stepscope.diagnose.detect.long_stalls import SEVERAL, longer, without_suspects
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
+from stepscope.diagnose.detect.straggler import PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask, distinct
 
 SPIKE_Z = 5.0

@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose.numeric.chance import log_tail
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_DISTANCE = 3
@@ -42,8 +43,6 @@ LEAST_HITS = 5
 """Events of a comb: four at random places pass the limit below only in long jobs. Statistics."""
 REGULAR = 0.8
 """Part of the slots that must have an event, as in `step_time`. Our simulator."""
-FALSE_ALARMS = 1e-3
-"""Share of series with events at random places that may show a comb. Statistics."""
 ENDS = 0.8
 """Part of the false alarms that is left to combs from the first event to the last: a fifth of the
 slots may be empty, and as many events may lie beside a comb. Our choice."""

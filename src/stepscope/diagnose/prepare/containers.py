@@ -25,6 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.thresholds import HALF
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints, Mask, Table, numbered, union
 
@@ -48,8 +49,6 @@ PASSES = (FORWARD, BACKWARD)
 """By contract they follow one another: neither is in the other, nor beside it."""
 ROUNDED_NS = 1_000_000
 """Times in whole milliseconds are rounded, and phases seem to overlap by that. Our choice."""
-HALF = 0.5
-"""Pieces that are more than half of a part stand for it, as in `views.phase_rows`."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ COMMUNICATES = ("c10d", "gloo:", "nccl:", "record_param_comms", "Synchronize", "
 PINS = "pin memory"
 LOADS = (PINS, "loader worker")
 """Beginnings of the names of threads and processes that load data."""
-MAIN = "MainThread"
 TORCHS_MARKS = ("Optimizer.", "enumerate(DataLoader)#")
 """Beginnings of the names of PyTorch's own annotations that contain one kind of work."""
 TORCHS_PASSES = ("DistributedDataParallel.", "FullyShardedDataParallel.", "FSDP::")
