@@ -77,7 +77,6 @@ class Spikes:
 
     columns: Ints
     baseline_ns: float
-    lost_ns: float
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
     spikes = long_steps(series)
     spikes = spikes[(spikes != np.arange(spikes.size)) | (spikes >= warming)]
     spikes = spikes[~scheduled(steps[spikes], steps)] if baseline > 0 else spikes[:0]
-    return Spikes(spikes, baseline, float((series[spikes] - baseline).sum()))
+    return Spikes(spikes, baseline)
 
 
 def long_steps(series: Floats) -> Ints:
