@@ -18,7 +18,7 @@ from stepscope.diagnose.account.belief import likely, odds, unusual_bits
 from stepscope.diagnose.finding import Cause, Span, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.timeline import Timeline
@@ -59,16 +59,13 @@ def by_all(own: Floats) -> Floats:
     return np.asarray(np.fmin.reduce(own, axis=0, initial=np.nan))
 
 
+@once
 def idle_of_devices(job: Observed) -> Floats | None:
     """How long each device runs no kernel, `[rank, step]`; None where nothing shows it.
 
     A job without devices computes on its hosts: whatever these do beside training is lost. Without
     kernels, phases show it where they are those of devices.
     """
-    return job.once("idle time of devices", None, lambda: _idle_of_devices(job))
-
-
-def _idle_of_devices(job: Observed) -> Floats | None:
     kernels = job.window.table("kernels")
     if kernels is not None:
         return _beside(job, kernels, lambda rows: np.ones(len(rows), np.bool_))

@@ -69,12 +69,10 @@ class SlowExchange:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
             yield from _slower_exchanges(job, _by_phases(job))
-        elif job.kernels is None and _is_brief(job) and on_devices(job):
+            return
+        is_brief = len(job.line.steps) - job.line.warm_up < ENOUGH
+        if job.kernels is None and is_brief and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
-
-
-def _is_brief(job: Observed) -> bool:
-    return len(job.line.steps) - job.line.warm_up < ENOUGH
 
 
 def slower_by_kernels(job: Observed, method: str) -> list[SlowLink]:

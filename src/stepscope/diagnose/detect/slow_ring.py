@@ -75,7 +75,8 @@ def _slow(patterns: Patterns, at: int, rows: Ints) -> SlowEnd | None:
     if not low.any() or low.mean() > 0.5:
         return _steady_among_waiting(patterns, at, rows, unsteady, beta)
     members = np.flatnonzero(low)
-    calm = members[unsteady[members] <= STEADY * _median(unsteady[members])]
+    usual = stats.median(unsteady[members]) if members.size > 1 else 0.0
+    calm = members[unsteady[members] <= STEADY * usual]
     least = mu[members].min()
     lowest = members[mu[members] <= least / LESS]
     # a ring of which one link is slow, or that link alone
@@ -135,7 +136,3 @@ def _sigmas(values: Floats) -> Floats:
 
 def _needed(rows: Ints) -> float:
     return stats.threshold(FALSE_ALARMS, 2 * rows.size, int(stats.MAD_EFFICIENCY * rows.size))
-
-
-def _median(values: Floats) -> float:
-    return stats.median(values) if values.size > 1 else 0.0

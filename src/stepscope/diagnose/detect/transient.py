@@ -447,7 +447,9 @@ def _alone(
         longest[one] = own_ns.max(initial=0.0)
     row = int(np.argmax(longest))
     hit = spikes.hit[row]
-    if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
+    steps = series.steps[hit]
+    is_round = (steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all()
+    if longest[row] < STALL_NS or (row in designated and is_round):
         return
     own_units = (
         unit for unit in units if row in unit and spikes.of_unit(unit)[hit].mean() > MOSTLY
@@ -461,7 +463,3 @@ def _alone(
 def _lengths_ns(series: Series, hit: Mask, excess_ns: Floats) -> Floats:
     """The excess of each run of spikes."""
     return np.array([float(excess_ns[run].sum()) for run in _runs(series.begins_ns, hit)])
-
-
-def _round(steps: Ints) -> bool:
-    return bool((steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all())

@@ -116,13 +116,11 @@ def _is_alike(one: Exit, first: Exit) -> bool:
     """Whether a process raised the same exception in the same place, and not because a peer was
     gone: neither followed from the other then, whoever was first."""
     place = first.frames[-1:]
-    if not first.reason or not place or one.frames[-1:] != place or _communicates(place[0]):
+    if not first.reason or not place or one.frames[-1:] != place:
+        return False
+    if waits(place[0]) or "torch/distributed/" in place[0]:
         return False
     return one.reason == first.reason and one.exception == first.exception
-
-
-def _communicates(frame: str) -> bool:
-    return waits(frame) or "torch/distributed/" in frame
 
 
 def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:

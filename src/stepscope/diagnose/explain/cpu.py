@@ -32,7 +32,7 @@ from stepscope.diagnose.explain.before_calls import before_calls
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME
@@ -169,12 +169,9 @@ def _evidence(use: Use) -> Evidence:
     return Evidence("processor-use", "; ".join(parts), values)
 
 
+@once
 def use_of_excess(job: Observed, suspect: Suspect) -> Use:
     """How the suspect spent its excess over its peers."""
-    return job.once("use", suspect, lambda: _use(job, suspect))
-
-
-def _use(job: Observed, suspect: Suspect) -> Use:
     waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
     computed = _computed(job, suspect)
     return Use(

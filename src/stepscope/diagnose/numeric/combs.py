@@ -247,7 +247,8 @@ def _timed(axis: Axis, events: Ints, at: Floats, distance: float) -> Comb | None
     distance = float(grown.distance[row])
     slots = _slots(axis, float(grown.begin[row]), distance, turn)
     comb = Comb("seconds", distance, events[hit][first], slots, 0.0)
-    return _judged(comb, events, 2 * _half(axis, distance) / axis.typical_ns)
+    half = WINDOW_STEPS * axis.typical_ns + SLACK * distance
+    return _judged(comb, events, 2 * half / axis.typical_ns)
 
 
 @dataclass(frozen=True)
@@ -298,10 +299,6 @@ def _fitted(
     usable = (power > 0) & (slope > each / 2)
     each = np.where(usable, slope, each)
     return np.where(usable, mean - each * middle, begin), each
-
-
-def _half(axis: Axis, distance: float) -> float:
-    return WINDOW_STEPS * axis.typical_ns + SLACK * distance
 
 
 def _slots(axis: Axis, begin: float, distance: float, turn: Ints) -> int:

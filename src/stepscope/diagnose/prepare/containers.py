@@ -92,7 +92,7 @@ def contained(phases: Table, steps: Table | None) -> Contained | None:
     known = _lengths(phases, steps)
     whole = None
     if known is not None and steps is None:
-        whole = _longest(known)
+        whole = max(range(len(known.names)), key=known.typical)
         known = replace(known, whole=known.lasted[whole])
     if known is None or not _is_longer(known):
         return None
@@ -189,10 +189,6 @@ def _grid(shape: tuple[int, ...], place: tuple[Ints, Ints, Ints], table: Table) 
     size = int(np.prod(shape))
     total = np.bincount(cell, table.ints("duration_ns")[kept].clip(0).astype(np.float64), size)
     return np.where(np.bincount(cell, None, size) > 0, total, np.nan).reshape(shape)
-
-
-def _longest(known: _Lengths) -> int:
-    return max(range(len(known.names)), key=known.typical)
 
 
 def _is_longer(known: _Lengths) -> bool:

@@ -91,7 +91,8 @@ def round_of_calls(window: Window) -> Ints | None:
     if comm is None or not len(comm):
         return None
     by_rank, unsized = _calls_by_rank(comm), kinds_and_operators(window, comm)
-    for token in (_with_sizes(comm, unsized), unsized):
+    sized = numbered(unsized, comm.ints("bytes")) if comm.has("bytes") else unsized
+    for token in (sized, unsized):
         if (step := _rounds(comm, by_rank, token)) is not None:
             return step
     return _between_equals(comm, by_rank, unsized)
@@ -110,11 +111,6 @@ def _has_steps(window: Window) -> bool:
         if table is not None and table.has("step") and bool((table.ints("step") >= first).any()):
             return True
     return False
-
-
-def _with_sizes(comm: Table, kind: Ints) -> Ints:
-    """Which call each row is, by its size as well."""
-    return numbered(kind, comm.ints("bytes")) if comm.has("bytes") else kind
 
 
 def _calls_by_rank(comm: Table) -> list[Ints]:
