@@ -226,8 +226,7 @@ class Observed:
 
     def excess(self, own: Floats, phase: str | None, row: int) -> Floats:
         """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
-        above: Floats = own[row] - self.peer_median(own, phase, row)
-        return above
+        return np.asarray(own[row] - self.peer_median(own, phase, row))
 
     @cached_property
     def replicas(self) -> list[frozenset[int]]:

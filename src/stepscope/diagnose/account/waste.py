@@ -153,8 +153,7 @@ def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
 
 
 def _known_starts(line: Timeline) -> Ints:
-    starts: Ints = line.start_ns[line.start_ns != NULL]
-    return starts
+    return np.asarray(line.start_ns[line.start_ns != NULL])
 
 
 def stretch(
@@ -291,16 +290,14 @@ def _divided(share: Floats, first: int, stop: int) -> tuple[Floats, Floats]:
 def _usual(period: Floats) -> Mask:
     """Steps that take no longer than their neighbours: an evaluation or a checkpoint is planned."""
     ratio = period / np.maximum(_over_neighbours(period, np.nanmedian), 1.0)
-    usual: Mask = ratio <= max(LONGER, 1 + SIGMAS * stats.sigma(ratio))
-    return usual
+    return np.asarray(ratio <= max(LONGER, 1 + SIGMAS * stats.sigma(ratio)))
 
 
 def _away(long: Mask, steps: float) -> Mask:
     """Steps that are not long and are not within so many steps of one that is."""
     near = min(math.ceil(steps), long.size)
     before = np.concatenate((np.zeros(near + 1), np.cumsum(long), np.full(near, long.sum())))
-    away: Mask = before[2 * near + 1 :] == before[: long.size]
-    return away
+    return np.asarray(before[2 * near + 1 :] == before[: long.size])
 
 
 def _over_neighbours(values: Floats, middle: Callable[..., Floats]) -> Floats:

@@ -17,24 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.detect.host_time import least_cost, most_lost
-from stepscope.diagnose.detect.odd_patterns import (
-    LOWER,
-    Odd,
-    does_more,
-    named,
-    odd_functions,
-)
+from stepscope.diagnose.detect.odd_patterns import LOWER, Odd, does_more, named, odd_functions
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
-from stepscope.diagnose.finding import (
-    Cause,
-    Decision,
-    Device,
-    Finding,
-    Slowdown,
-    SlowLink,
-    Span,
-)
+from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative

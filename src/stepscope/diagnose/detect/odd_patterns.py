@@ -113,8 +113,7 @@ def _of_callers(patterns: Patterns, work: Ints, rows: Ints) -> Floats:
     of = np.array([places[place] for place in where], np.int64)
     together = np.zeros((len(places), rows.size))
     np.add.at(together, of, patterns.beta[np.ix_(work, rows)])
-    excess: Floats = (together - medians_of_others(together))[of]
-    return excess
+    return np.asarray((together - medians_of_others(together))[of])
 
 
 def medians_of_others(values: Floats) -> Floats:

@@ -22,13 +22,7 @@ from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.duties import RARE as SELDOM
 from stepscope.diagnose.detect.duties import SLOTS, expected
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
-from stepscope.diagnose.detect.periods import (
-    CAUSES,
-    UNKNOWN,
-    Named,
-    is_beside_training,
-    source_of,
-)
+from stepscope.diagnose.detect.periods import CAUSES, UNKNOWN, Named, is_beside_training, source_of
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.detect.stopped import columns_of

@@ -230,8 +230,7 @@ def _best(number: Ints, values: Floats, best: np.ufunc) -> Floats:
     """For each rank the best value of its group."""
     order = np.argsort(number, kind="stable")
     begins = np.flatnonzero(np.diff(number[order], prepend=-1))
-    found: Floats = best.reduceat(values[order], begins, axis=0)[number]
-    return found
+    return np.asarray(best.reduceat(values[order], begins, axis=0)[number])
 
 
 def _clocks_ns(program: Program) -> Floats:

@@ -112,8 +112,7 @@ def _classes(groups: Sequence[Members]) -> Iterator[list[Members]]:
 
 def _least(lane: KernelTimes, equals: Sequence[Members]) -> Floats:
     """`[group, window]`: time of the member that waits least; NaN where one did not run it."""
-    least: Floats = np.stack([lane.typical_ns[one.rows].min(axis=0) for one in equals])
-    return least
+    return np.asarray(np.stack([lane.typical_ns[one.rows].min(axis=0) for one in equals]))
 
 
 def _shifted(
@@ -134,8 +133,7 @@ def _shifted(
 
 
 def _counts(lane: KernelTimes, one: Slower, slow: Members) -> Floats:
-    counts: Floats = lane.count[slow.rows, one.first : one.stop].mean(axis=0)
-    return counts
+    return np.asarray(lane.count[slow.rows, one.first : one.stop].mean(axis=0))
 
 
 def _waited_ns(lane: KernelTimes, slow: Members, one: Slower) -> float:

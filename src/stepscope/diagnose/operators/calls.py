@@ -138,8 +138,7 @@ def compared(part: Table) -> tuple[Ints, Ints]:
 
 
 def _known(values: Ints, begins: Ints) -> Mask:
-    known: Mask = np.logical_and.reduceat(values != NULL, begins)
-    return known
+    return np.asarray(np.logical_and.reduceat(values != NULL, begins))
 
 
 def _unbalanced(part: Table, begins: Ints) -> Mask:

@@ -226,8 +226,7 @@ def _alike(there: Ints, most: int) -> Floats:
     """How often the call is there and again 1 to `most` calls later."""
     wide = 1 << int(2 * len(there) - 1).bit_length()
     turned = np.fft.rfft(there.astype(np.float64), wide)
-    alike: Floats = np.fft.irfft(turned * turned.conj(), wide)[1 : most + 1]
-    return alike
+    return np.asarray(np.fft.irfft(turned * turned.conj(), wide)[1 : most + 1])
 
 
 def _in_a_round(calls: Ints, length: int) -> dict[int, int]:
@@ -281,5 +280,4 @@ def _place_among(number: Ints, values: Ints) -> Ints:
     """The rank of each row's value among the different values of its number, from 0."""
     pairs, inverse = np.unique(np.stack((number, values)), axis=1, return_inverse=True)
     begins = np.searchsorted(pairs[0], pairs[0])
-    place: Ints = (np.arange(pairs.shape[1]) - begins)[inverse.ravel()]
-    return place
+    return np.asarray((np.arange(pairs.shape[1]) - begins)[inverse.ravel()])

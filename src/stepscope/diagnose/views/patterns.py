@@ -207,8 +207,7 @@ def _window_of(table: Table, row: Ints) -> Ints:
     of_row = row[begins]
     starts = np.flatnonzero(np.diff(of_row, prepend=-1))
     turn = np.arange(len(of_row)) - np.repeat(starts, np.diff(np.append(starts, len(of_row))))
-    found: Ints = turn[pair]
-    return found
+    return np.asarray(turn[pair])
 
 
 def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:

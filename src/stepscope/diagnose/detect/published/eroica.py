@@ -198,5 +198,4 @@ def _middle(values: Floats, times: Ints) -> float:
 def outliers(counts: NDArray[np.int32], most: int, mads: float) -> Mask:
     """Workers that are unlike more peers than the median plus this many MADs."""
     middle, spread = median_and_mad(counts, most)
-    found: Mask = counts > middle + mads * spread
-    return found
+    return np.asarray(counts > middle + mads * spread)
