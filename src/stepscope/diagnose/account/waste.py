@@ -21,7 +21,6 @@ from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
-from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
 from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
@@ -116,7 +115,8 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
     edges = [edge for _, part in table.parts() for edge in _edges(*spans(part))]
     if not edges:
         return None
-    axis = axis_over(len(line.ranks), np.array(edges), _known_starts(line))
+    starts = line.start_ns[line.start_ns != NULL]
+    axis = axis_over(len(line.ranks), np.array(edges), starts)
     if axis is None:
         return np.full(line.period_ns.shape, np.nan)
     busy = union_of_rows(axis, line.rows, table, spans)
@@ -150,10 +150,6 @@ def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
     if counts.any():
         yield int(start[counts].min())
         yield int(end[counts].max())
-
-
-def _known_starts(line: Timeline) -> Ints:
-    return np.asarray(line.start_ns[line.start_ns != NULL])
 
 
 def stretch(

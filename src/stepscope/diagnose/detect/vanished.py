@@ -164,23 +164,19 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
     )
     says += apart + _fate(exits, ranks, victims)
     score = _score(window, first)
+    first_of = (f"{who} failed alike, and none of them because another one did" if alike
+                else f"{who} ended first")  # fmt: skip
     return Stuck(
         method="vanished", cause=cause, detail=first.detail or says,
         ranks=() if everyone else ranks,
         devices=_devices(window, ranks, cause),
         steps=None if step is None else (step, step),
         time_ns=(first.ts_ns, max(one.ts_ns for one in exits)), victims=victims, score=score,
-        decisions=(Decision("earliest-cause", True, says=_first(who, alike)),),
+        decisions=(Decision("earliest-cause", True, says=first_of),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
         stack=first.frames if (first.reason and ended == "failed") or ended == "left" else None,
     )  # fmt: skip
-
-
-def _first(who: str, alike: bool) -> str:
-    if alike:
-        return f"{who} failed alike, and none of them because another one did"
-    return f"{who} ended first"
 
 
 def _score(window: Window, first: Exit) -> float:

@@ -284,16 +284,12 @@ def _crowded(job: Observed, suspect: Suspect) -> float | None:
 
 
 def _ahead(job: Observed, suspect: Suspect) -> float | None:
-    others = job.peers_of(suspect.row, suspect.phase)
-    return _head_start(job, suspect.row, others, suspect.first, suspect.stop)
-
-
-def _head_start(job: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:
-    """The head start of one rank over its peers' in columns [first, stop); None where unknown."""
-    usual = _head_start_ns(job, peers, first, stop)
+    """The head start of the suspect's host over its peers'; None where unknown."""
+    peers, span = job.peers_of(suspect.row, suspect.phase), (suspect.first, suspect.stop)
+    usual = _head_start_ns(job, peers, *span)
     if usual < max(LEAST_SHARE * job.line.typical_ns, 1.0):
         return None
-    return _head_start_ns(job, np.array([row]), first, stop) / usual
+    return _head_start_ns(job, np.array([suspect.row]), *span) / usual
 
 
 def _head_start_ns(job: Observed, rows: Ints, first: int, stop: int) -> float:

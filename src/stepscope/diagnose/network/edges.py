@@ -31,6 +31,9 @@ class Place:
     is_pair: bool = False
     alike: tuple[object, ...] = ()
     """Places that move the same data over the same kind of hop, wherever they are in the job."""
+    distance: tuple[object, ...] = ()
+    """For a pair its shape wherever in its group it is: the same work is sent over all edges of one
+    pipeline."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,9 @@ def _place(where: _Location, group: _Group | None, ends: Sequence[int]) -> Place
     stages = tuple([where.stage.get(rank, 0) for rank in members])
     kind, first, whole = group.group.kind, group.first, group.relative
     part = tuple([rank - first for rank in members])
+    apart = (kind, whole, members[-1] - members[0], layout)
     return Place(group.group.id, kind, members, (kind, whole, part, layout, stages),
-                 pair, ("" if pair else kind, per_host))  # fmt: skip
+                 pair, ("" if pair else kind, per_host), apart)  # fmt: skip
 
 
 def _layout(hosts: Sequence[str | None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
