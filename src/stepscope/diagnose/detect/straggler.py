@@ -124,11 +124,7 @@ def stragglers(
     """Ranks whose own time in one phase exceeds their peers' over a long enough stretch.
 
     Args:
-        own: `[rank, step]` in ns.
-        groups: rows of ranks that do equal work.
-        period_ns: the typical step.
-        phase: the phase that `own` is of; None: all together.
-        tests: how many ranks and phases are tested in all.
+        phase: the phase that `own` is of; None: all together. The others are those of `measure`.
     """
     measured = measure(own, groups, period_ns, tests)
     if measured is None:

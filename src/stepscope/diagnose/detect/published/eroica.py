@@ -12,8 +12,7 @@ What differs: nothing but that workers are ranks of any role, as in the paper.
 Cost: 100 distances per function and worker, compiled.
 Cannot see: who waits and who is waited for.
 
-A pattern is (beta, mu, sigma). `beyond` is equation 7, `normalised` 8, `unlike` N times 9, and
-`outliers` the second part of 11. Unknown coordinates are NaN and differ from nothing.
+Unknown coordinates are NaN and differ from nothing.
 100 Delta is an integer, so its median and its MAD are exact counts in 101 bins. The comparison of
 all workers with the sampled ones is compiled; without a compiler numpy does the same, ten times as
 slowly.
