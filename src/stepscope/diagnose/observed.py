@@ -41,7 +41,8 @@ from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SHARE, SLICE_NS = 0.05, 1e6
 """What is added to own times before levels are compared, in steps and at least: as in
