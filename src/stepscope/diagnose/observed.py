@@ -406,7 +406,7 @@ def once(work: Callable[Concatenate[Observed, P], R]) -> Callable[Concatenate[Ob
     """A function of a job, or of a part of it, whose result is remembered for the stage."""
 
     @wraps(work)
-    def known(job: Observed, *args: P.args, **kwargs: P.kwargs) -> R:
+    def known(job: Observed, /, *args: P.args, **kwargs: P.kwargs) -> R:
         key = (work, *args, *kwargs.items())
         if key not in job.remembered:
             job.remembered[key] = work(job, *args, **kwargs)
