@@ -107,7 +107,7 @@ def _grid(patterns: list[Singles]) -> Patterns:
     )
     names = tuple(Function(f"kernel_{at}", "kernel", resource="sm") for at in range(FUNCTIONS))
     own = beta.sum(axis=0)
-    return Patterns(names, beta, mu, sigma, np.full(beta.shape, np.nan), own, 0 * own, (0, 19),
+    return Patterns(names, beta, mu, sigma, np.full(beta.shape, np.nan), own, (0, 19),
                     (0, 1), 1e10, True)  # fmt: skip
 
 

@@ -112,24 +112,6 @@ def test_breakdown_counts_as_one_would_by_hand(kernels: list[Kernel]) -> None:
         assert got["compute"] + got["exposed"] + got["copy"] + got["idle"] == got["duration"]
 
 
-def test_idle_time_of_a_stream_is_found_by_the_kernel_that_ends_it() -> None:
-    us = 1000
-    kernels = [
-        Kernel(0, 0, COMPUTE, 7, 0, 100 * us, 0),
-        Kernel(0, 0, COMPUTE, 7, 150 * us, 10 * us, 120 * us),  # launched when all was done
-        Kernel(0, 0, COMPUTE, 7, 165 * us, 10 * us, 130 * us),  # launched before: a short gap
-        Kernel(0, 0, COMPUTE, 7, 300 * us, 10 * us, 140 * us),  # launched before: a long one
-        Kernel(0, 0, COMPUTE, 8, 400 * us, 10 * us, None),
-    ]
-    found = breakdown(window(kernels))
-    assert found is not None
-    streams = numbers(found.streams, 0)
-    assert (streams["host_wait"], streams["kernel_wait"], streams["other"]) == (
-        50 * us, 5 * us, 125 * us
-    )  # fmt: skip
-    assert numbers(found.streams, 1)["other"] == 0
-
-
 def test_on_cpu_operators_compute_and_calls_do_not() -> None:
     ops = Table({
         "rank": np.zeros(2, np.int64), "step": np.zeros(2, np.int64),

@@ -117,7 +117,7 @@ def test_which_rank_arrives_last_and_what_that_alone_costs() -> None:
     arrivals = collect_arrivals(job, line)
     assert arrivals is not None
     assert set(arrivals.last_rank.tolist()) == {2}
-    assert np.allclose(arrivals.caused_ns(4)[2], 40 * 3 * 60 * MS)
+    assert np.allclose(arrivals.alone_ns.sum(), 40 * 3 * 60 * MS)
     assert arrivals.transfer_ns[0] == 2 * MS
 
 

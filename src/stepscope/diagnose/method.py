@@ -53,7 +53,8 @@ class Needs:
 
     def missing(self, window: Window) -> str | None:
         """Why a method with these needs cannot run; None where it can."""
-        lacking = [one for one in self.wanted if not _has_any(window, one.split("|"))]
+        lacking = [wanted for wanted in self.wanted
+                   if not any(_has(window, one) for one in wanted.split("|"))]  # fmt: skip
         if lacking:
             return f"no {', '.join(dict.fromkeys(_either(window, one) for one in lacking))}"
         if window.ranks and len(window.ranks) < self.ranks:
@@ -64,10 +65,6 @@ class Needs:
         parts = [one.replace("|", " or ") for one in self.wanted]
         parts += [f"{self.ranks} ranks"] if self.ranks > 1 else []
         return ", ".join(parts) or "nothing"
-
-
-def _has_any(window: Window, wanted: Iterable[str]) -> bool:
-    return any(_has(window, one) for one in wanted)
 
 
 def _has(window: Window, wanted: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.two_speeds import slow_side
 from stepscope.diagnose.operators.stops import Stop, ended_stops
 from stepscope.diagnose.prepare.communication import loads
-from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.asynchronous import is_asynchronous
@@ -42,7 +41,8 @@ from stepscope.diagnose.views.work_size import WorkSize, work_size
 from stepscope.trace import TABLES
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
-Result = TypeVar("Result")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SHARE, SLICE_NS = 0.05, 1e6
 """What is added to own times before levels are compared, in steps and at least: as in
@@ -227,8 +227,7 @@ class Observed:
 
     def excess(self, own: Floats, phase: str | None, row: int) -> Floats:
         """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
-        above: Floats = own[row] - self.peer_median(own, phase, row)
-        return above
+        return np.asarray(own[row] - self.peer_median(own, phase, row))
 
     @cached_property
     def replicas(self) -> list[frozenset[int]]:
@@ -385,7 +384,7 @@ class Observed:
         return errors(self.window, self.line)
 
     @cached_property
-    def remembered(self) -> dict[tuple[str, object], Any]:
+    def remembered(self) -> dict[tuple[object, ...], Any]:
         """What several methods of a stage need, until its end: see `once`."""
         return {}
 
@@ -394,14 +393,6 @@ class Observed:
         """The kernels of all ranks, or None where they were not recorded."""
         return recorded(self.window, self.line)
 
-    def once(self, what: str, suspect: Suspect | None, work: Callable[[], Result]) -> Result:
-        """The result of some work on a suspect, or on the whole job (None), done at most once."""
-        key = (what, suspect)
-        if key not in self.remembered:
-            self.remembered[key] = work()
-        known: Result = self.remembered[key]
-        return known
-
     @cached_property
     def _sampled(self) -> dict[str, Sampled]:
         return {}
@@ -409,6 +400,20 @@ class Observed:
     @cached_property
     def _rows_of_hardware(self) -> Ints:
         return self.line.rows(self.window.tables["hardware"].ints("rank"))
+
+
+def once(work: Callable[Concatenate[Observed, P], R]) -> Callable[Concatenate[Observed, P], R]:
+    """A function of a job, or of a part of it, whose result is remembered for the stage."""
+
+    @wraps(work)
+    def known(job: Observed, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (work, *args, *kwargs.items())
+        if key not in job.remembered:
+            job.remembered[key] = work(job, *args, **kwargs)
+        found: R = job.remembered[key]
+        return found
+
+    return known
 
 
 def _levelled(own: OwnTime, warm_up: int) -> OwnTime:

@@ -8,11 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from stepscope.diagnose.decide.by_kernels import (
-    KernelStalls,
-    KernelStragglers,
-    SlowGroupKernels,
-)
+from stepscope.diagnose.decide.by_kernels import KernelStalls, KernelStragglers, SlowGroupKernels
 from stepscope.diagnose.detect.behaviour import BehaviourPatterns
 from stepscope.diagnose.detect.busiest_connections import BusiestConnections
 from stepscope.diagnose.detect.busy_hosts import BusyHosts

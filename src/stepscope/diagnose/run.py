@@ -28,15 +28,7 @@ from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.periods import periods
-from stepscope.diagnose.finding import (
-    Diagnosis,
-    Finding,
-    Skipped,
-    Slowdown,
-    Span,
-    Stuck,
-    Verdict,
-)
+from stepscope.diagnose.finding import Diagnosis, Finding, Skipped, Slowdown, Span, Stuck, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview.overview import (
     functions,
@@ -77,10 +69,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     if registry.are_published(found.detectors):
         alone = _as_published(found, settings)
         return replace(alone, clocks=clocks, skipped=(*unread, *alone.skipped))
-    if settings.hangs:
-        found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
-    if settings.slowdowns:
-        found.look_for_slowness()
+    found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
+    found.look_for_slowness()
     times, series = rank_times(job), _series_of(job.line.steps, job.line.job_period_ns)
     if blocking_calls.is_log(dropped):
         found.blamed = as_suspects_of_calls(job, found.blamed)
@@ -88,14 +78,14 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     absent = unrecorded(job)
     if absent or len(window.ranks) == 1:
         verdicts = tuple(reworded(one, worded if absent else of_one_rank) for one in verdicts)
-    verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
+    verdicts, recurring = with_periods(verdicts, periods(job))
     state = _known(found).state
     known = _ledger(job, series, verdicts, found.blamed)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = (found.undecided or undecided(job, settings, known)
+        unaccounted = (found.undecided or undecided(job, known)
                        or blocking_calls.undecided(window, dropped))  # fmt: skip
-    elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
+    elif absent and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
     return replace(
         _outline(window, found, settings, series, verdicts),
@@ -139,8 +129,7 @@ def _outline(
 def _as_published(found: Search, settings: Settings) -> Diagnosis:
     """What published forms find, with nothing of what is added to the verdicts of the default: an
     overview of ten thousand ranks takes longer than a search among them."""
-    if settings.slowdowns:
-        found.look_as_published()
+    found.look_as_published()
     job, window = found.recorded, found.recorded.window
     series = _series_of(job.line.steps, job.line.job_period_ns)
     verdicts = ranked([with_loss(verdict_of(window, one), len(window.ranks), series)

@@ -11,8 +11,6 @@ from stepscope.diagnose.expected import NOTHING, Expected
 class Settings:
     """What to look for."""
 
-    hangs: bool = True
-    slowdowns: bool = True
     methods: tuple[str, ...] = ()
     """Names of the only detectors to run; empty: all that run by default."""
     explain: tuple[int, ...] | None = None

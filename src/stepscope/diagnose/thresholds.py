@@ -41,6 +41,10 @@ FAST = 0.25
 """The quantile of times that counts as normal: half of the steps may be slow, so the median is not.
 Statistics."""
 
+FALSE_ALARMS = 1e-3
+"""Share of healthy jobs, windows or series in which a method may find anything by chance, all its
+tests together. Statistics."""
+
 LEAST_SCORE, SUSPECT_SCORE = 0.5, 0.45
 """Below the first a verdict is a suspect and accuses nobody (contract, section 4). The second is
 the score of what may be planned or somebody else's fault, or of a group with an unknown culprit.

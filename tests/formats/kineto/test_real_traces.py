@@ -91,16 +91,6 @@ def test_totals_are_those_of_hta(case: tuple[Path, Reading]) -> None:
         assert 100 * hidden / (hidden + exposed) == pytest.approx(overlap, rel=0.01, abs=0.01)
 
 
-def test_idle_time_of_streams_is_that_of_hta(case: tuple[Path, Reading]) -> None:
-    folder, reading = case
-    kernels = chosen_by_hta(reading.window)
-    streams = broken_down(reading.window, rounded_by_hta(kernels, base_of(folder))).streams
-    row = {stream: at for at, stream in enumerate(streams.ints("stream").tolist())}
-    for want in reference(folder)["idle_time_breakdown"]["breakdown"]:
-        got = streams.ints(want["idle_category"] + "_ns")[row[want["stream"]]]
-        assert int(got) / US == pytest.approx(want["idle_time"], rel=0.01, abs=1)
-
-
 def test_without_rounding_only_the_rounding_differs(case: tuple[Path, Reading]) -> None:
     folder, reading = case
     got = totals(broken_down(reading.window, chosen_by_hta(reading.window)))

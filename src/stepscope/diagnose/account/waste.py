@@ -18,10 +18,9 @@ from stepscope.diagnose.account.belief import likely, odds, unusual_bits
 from stepscope.diagnose.finding import Cause, Span, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import communicates, loads
 from stepscope.diagnose.thresholds import FAST
-from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import uncovered
 from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
@@ -59,16 +58,13 @@ def by_all(own: Floats) -> Floats:
     return np.asarray(np.fmin.reduce(own, axis=0, initial=np.nan))
 
 
+@once
 def idle_of_devices(job: Observed) -> Floats | None:
     """How long each device runs no kernel, `[rank, step]`; None where nothing shows it.
 
     A job without devices computes on its hosts: whatever these do beside training is lost. Without
     kernels, phases show it where they are those of devices.
     """
-    return job.once("idle time of devices", None, lambda: _idle_of_devices(job))
-
-
-def _idle_of_devices(job: Observed) -> Floats | None:
     kernels = job.window.table("kernels")
     if kernels is not None:
         return _beside(job, kernels, lambda rows: np.ones(len(rows), np.bool_))
@@ -119,7 +115,8 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
     edges = [edge for _, part in table.parts() for edge in _edges(*spans(part))]
     if not edges:
         return None
-    axis = axis_over(len(line.ranks), np.array(edges), _known_starts(line))
+    starts = line.start_ns[line.start_ns != NULL]
+    axis = axis_over(len(line.ranks), np.array(edges), starts)
     if axis is None:
         return np.full(line.period_ns.shape, np.nan)
     busy = union_of_rows(axis, line.rows, table, spans)
@@ -153,11 +150,6 @@ def _edges(start: Ints, end: Ints, counts: Mask) -> Iterator[int]:
     if counts.any():
         yield int(start[counts].min())
         yield int(end[counts].max())
-
-
-def _known_starts(line: Timeline) -> Ints:
-    starts: Ints = line.start_ns[line.start_ns != NULL]
-    return starts
 
 
 def stretch(
@@ -294,16 +286,14 @@ def _divided(share: Floats, first: int, stop: int) -> tuple[Floats, Floats]:
 def _usual(period: Floats) -> Mask:
     """Steps that take no longer than their neighbours: an evaluation or a checkpoint is planned."""
     ratio = period / np.maximum(_over_neighbours(period, np.nanmedian), 1.0)
-    usual: Mask = ratio <= max(LONGER, 1 + SIGMAS * stats.sigma(ratio))
-    return usual
+    return np.asarray(ratio <= max(LONGER, 1 + SIGMAS * stats.sigma(ratio)))
 
 
 def _away(long: Mask, steps: float) -> Mask:
     """Steps that are not long and are not within so many steps of one that is."""
     near = min(math.ceil(steps), long.size)
     before = np.concatenate((np.zeros(near + 1), np.cumsum(long), np.full(near, long.sum())))
-    away: Mask = before[2 * near + 1 :] == before[: long.size]
-    return away
+    return np.asarray(before[2 * near + 1 :] == before[: long.size])
 
 
 def _over_neighbours(values: Floats, middle: Callable[..., Floats]) -> Floats:

@@ -249,8 +249,7 @@ def _parts(known: Recorded, group: Ints, row: int, windows: Ints) -> dict[str, P
 
 
 def _spent(times: KernelTimes, windows: Ints) -> Floats:
-    spent: Floats = np.nan_to_num(times.count * times.typical_ns)[:, windows].sum(axis=1)
-    return spent
+    return np.asarray(np.nan_to_num(times.count * times.typical_ns)[:, windows].sum(axis=1))
 
 
 def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> Extent:

@@ -50,7 +50,8 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
     supporting = [explained for one, explained in found if one is not best]
     agreeing = [one for one in supporting if one.agrees and _agrees(one, chosen)]
     kernels = chosen.kernels or next((one.kernels for one in agreeing), ())
-    chosen = replace(chosen, function=chosen.function or _function(agreeing))
+    function = next((one.function for one in agreeing if one.function is not None), None)
+    chosen = replace(chosen, function=chosen.function or function)
     evidence = (*chosen.context, *chosen.evidence, *_evidence(agreeing))
     beside = _evidence([one for one in supporting if one.always])
     decisions = tuple(_decision(one, explained, one is best) for one, explained in found)
@@ -69,10 +70,6 @@ def _exact(
 
 def _evidence(explanations: Sequence[Explained]) -> tuple[Evidence, ...]:
     return tuple(evidence for one in explanations for evidence in one.evidence)
-
-
-def _function(explanations: Sequence[Explained]) -> str | None:
-    return next((one.function for one in explanations if one.function is not None), None)
 
 
 def _order(explained: Explained) -> tuple[int, bool]:

@@ -23,12 +23,7 @@ from stepscope.diagnose.decide.savings import (
     unrecorded_rows,
 )
 from stepscope.diagnose.decide.spike_rise import free_columns, spike_rise
-from stepscope.diagnose.decide.waits_known import (
-    connects,
-    exchanging,
-    peers_known,
-    receives_known,
-)
+from stepscope.diagnose.decide.waits_known import connects, exchanging, peers_known, receives_known
 from stepscope.diagnose.graph.chain import Chain
 from stepscope.diagnose.graph.replay import CONNECTED, Replay
 from stepscope.diagnose.network.on_devices import on_devices

@@ -57,7 +57,8 @@ def is_after_effect(
         return True
     if _all_work_longer(job, rise.split) and not _begins_with(job, rise, culprits):
         return False
-    others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
+    others = [one for one in beside if rise.cause == "network"
+              or not isinstance(one, SlowLink) or one.kernels]  # fmt: skip
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
     return slow >= HALF * (len(job.line.steps) - rise.split)
 
@@ -240,10 +241,6 @@ def _with_more(one: Finding, extra: float) -> Finding:
     says = "of the measured rise is added to what the model of the step says it costs"
     decision = Decision(MEASURED_RISE, True, extra, None, says, gate=False)
     return replace(one, lost_fraction=lost, decisions=(*one.decisions, decision))
-
-
-def _is_link(one: Finding) -> bool:
-    return isinstance(one, SlowLink) and not one.kernels
 
 
 def _stretches(job: Observed, culprits: Sequence[Suspect], others: Sequence[Finding]) -> list[Span]:

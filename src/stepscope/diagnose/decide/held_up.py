@@ -101,8 +101,7 @@ class _Part:
         np.minimum.at(self.since_ns, self.line.columns(comm.ints("step"))[others], end[others])
 
     def _meets(self, comm: Table) -> Mask:
-        meets: Mask = self.meets.take(comm.strings("group").codes)
-        return meets
+        return np.asarray(self.meets.take(comm.strings("group").codes))
 
     def _ends_in(self, table: Table, end_ns: Ints) -> Mask:
         """Which rows end within it."""
@@ -110,8 +109,7 @@ class _Part:
         return np.asarray(self._near(table) | (end_ns >= since))
 
     def _near(self, table: Table) -> Mask:
-        found: Mask = self._is_near[self.line.rows(table.ints("rank"))]
-        return found
+        return np.asarray(self._is_near[self.line.rows(table.ints("rank"))])
 
     @cached_property
     def _is_near(self) -> Mask:

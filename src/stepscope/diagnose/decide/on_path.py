@@ -20,6 +20,7 @@ from stepscope.diagnose.graph.critical_path import Path, Share, kernel_shares, s
 from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.words.numbers import percent
 
 NAMED = 3
 """Number of parts of the path that are named, the largest first. Our simulator."""
@@ -82,10 +83,6 @@ def _kernels(job: Observed, path: Path, verdict: Verdict) -> list[str]:
     row = int(job.line.rows(np.array(verdict.ranks[:1]))[0])
     found = kernel_shares(job.window, path, row)
     return [one.what for one in found if one.part >= LEAST][:NAMED]
-
-
-def percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
 
 
 def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:

@@ -97,13 +97,10 @@ def _weighed(
     one = replace(one, values={**one.values, "lost_fraction": lost},
                   supporting=(*same_experts(job.window, one), *one.supporting))  # fmt: skip
     but_cost = [each for each in one.decisions if each.rule != rules.ON_CRITICAL_PATH.name]
-    one = rules.weighed(replace(one, decisions=(*but_cost, _as_set(part))))
-    return [one] if one.costs_enough else part
-
-
-def _as_set(part: Sequence[Slowdown]) -> Decision:
     says = "ranks are slow alike at the same time, and are healed together"
-    return Decision("as-a-set", True, float(len(part)), 2.0, says)
+    together = Decision("as-a-set", True, float(len(part)), 2.0, says)
+    one = rules.weighed(replace(one, decisions=(*but_cost, together)))
+    return [one] if one.costs_enough else part
 
 
 def _is_no_chance(job: Observed, one: Slowdown, rows: Mask, known: Mask) -> bool:

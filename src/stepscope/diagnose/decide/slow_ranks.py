@@ -21,7 +21,7 @@ from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.detect import host_time
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.explain.saving import saves
-from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
+from stepscope.diagnose.finding import Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import is_work
@@ -99,6 +99,7 @@ def _slowdown(
     clock = gpu.relative_clock(job, suspect.row, suspect.first, suspect.stop) if computes else None
     extent = passes.extent(job, suspect) if computes else "some"
     spikes = len(suspect.spikes) if suspect.spikes else None
+    late = () if lag is None else (rules.arrives_last(lag, "all suspects together"),)
     values: dict[str, Value] = {
         "slowdown": suspect.slowdown, "effect": suspect.effect, "z": suspect.z,
         "z_needed": suspect.needed, "excess_ns": suspect.excess_ns, "lost_fraction": share,
@@ -120,7 +121,7 @@ def _slowdown(
         columns=frozenset(np.arange(len(line.steps))[suspect.columns].tolist()),
         has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
         lost_of=_lost_of(job, suspect),
-        decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
+        decisions=(*found.decisions, *late, *reason.decisions,
                    rules.unequal_work(reason.cause)),
     )  # fmt: skip
 
@@ -189,10 +190,6 @@ def _alone(job: Observed) -> str:
     if not job.asynchronous:
         return ""
     return "; ranks do not wait for each other here, so the others lose nothing by it"
-
-
-def _arrives_last(lag: float | None) -> tuple[Decision, ...]:
-    return () if lag is None else (rules.arrives_last(lag, "all suspects together"),)
 
 
 def _least_cost(job: Observed, suspect: Suspect, proven: bool, no_pause: bool) -> float:

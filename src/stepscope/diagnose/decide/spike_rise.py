@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
 from stepscope.window import Floats, Ints, Mask
@@ -61,10 +61,10 @@ def _is_slow(job: Observed, one: Suspect) -> Mask:
     inside = np.isin(columns, columns[one.columns])
     if one.spikes or not one.phases:
         return inside
-    excess = job.once("excess in its phases", one, lambda: _excess(job, one))
-    return np.asarray(inside & (excess >= HALF * one.excess_ns))
+    return np.asarray(inside & (_excess(job, one) >= HALF * one.excess_ns))
 
 
+@once
 def _excess(job: Observed, one: Suspect) -> Floats:
     """What a culprit takes longer than its peers in each step, in its slow phases."""
     whole: Floats = np.sum(

@@ -19,9 +19,8 @@ from stepscope.diagnose.detect import desync
 from stepscope.diagnose.detect.step_time import sudden
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.shown import Ledger
-from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.thresholds import FAST, HALF, OTHER_PROCESSES
 from stepscope.diagnose.views.own_time import OBSERVED
 from stepscope.diagnose.views.timeline import LEAST_FASTER
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, is_staged
@@ -33,25 +32,23 @@ OF_A_QUARTILE = 4
 """Fewer steps have no lower quartile, above which time is unexplained. Statistics."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
-HALF = 0.5
-"""Of a step may be waiting that nobody measured. Our choice."""
 
 OF_KERNELS = ", and kernels alone do not show how long a step takes"
 """Nothing accounts for idle devices then, nor for transfers that are slow on all ranks."""
 
 
-def undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
+def undecided(job: Observed, known: Ledger | None) -> str:
     """Why a job in which nothing was found is not healthy; empty if it is."""
-    return (_unaccounted(job, settings) or _between_roles(job)
+    return (_unaccounted(job) or _between_roles(job)
             or waiting_for_absent(job, (), MOST_UNEXPLAINED)
             or meeting_absent(job, MOST_UNEXPLAINED) or _in_no_phase(job)
             or _unexplained(job, known) or _too_brief(job) or _idle_devices(job)
             or _waiting_for_others(job))  # fmt: skip
 
 
-def _unaccounted(job: Observed, settings: Settings) -> str:
+def _unaccounted(job: Observed) -> str:
     """Why a job in which nothing was found may not be called healthy; empty where it may."""
-    if not settings.slowdowns or desync.applies(job.window):
+    if desync.applies(job.window):
         return desync.undecided(job.window)
     if not len(job.line.steps):
         return "no steps were recorded" + (OF_KERNELS if job.kernels is not None else "")

@@ -30,7 +30,7 @@ from stepscope.diagnose.detect.busy_hosts import BusyHosts
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import HALF, LEAST_COST
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.words.advice import name_ranks
@@ -52,8 +52,6 @@ FEW = 3
 """Groups of a kind that all have a slow rank, and at least one more member than these: of two, both
 may be by chance. Our choice."""
 LAST_OF_GROUP = "every group has a rank like this: it may only be the last one"
-HALF = 0.5
-"""Of the costliest: who costs less may have waited for it. Our choice."""
 
 
 def as_suspects(job: Observed, found: Sequence[Finding]) -> list[Finding]:

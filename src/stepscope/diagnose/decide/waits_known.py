@@ -8,7 +8,7 @@ import numpy as np
 from stepscope.diagnose.graph.replay import CONNECTED
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric.linked import linked
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.window import NULL, Ints
 
@@ -55,13 +55,10 @@ def peers_known(job: Observed) -> bool:
     return comm.has("peer") and bool((comm.ints("peer")[receives] >= 0).mean() >= CONNECTED)
 
 
+@once
 def exchanging(job: Observed) -> list[Ints]:
     """Rows of ranks that send to each other, as in rings of context parallelism: who waits there
     for a slow one comes to the next collective as late as it does."""
-    return job.once("ranks that send to each other", None, lambda: _exchanging(job))
-
-
-def _exchanging(job: Observed) -> list[Ints]:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("peer"):
         return []

@@ -17,24 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.detect.host_time import least_cost, most_lost
-from stepscope.diagnose.detect.odd_patterns import (
-    LOWER,
-    Odd,
-    does_more,
-    named,
-    odd_functions,
-)
+from stepscope.diagnose.detect.odd_patterns import LOWER, Odd, does_more, named, odd_functions
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
-from stepscope.diagnose.finding import (
-    Cause,
-    Decision,
-    Device,
-    Finding,
-    Slowdown,
-    SlowLink,
-    Span,
-)
+from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink, Span
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
@@ -235,7 +221,9 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdow
         BehaviourPatterns.name, cause, detail, ranks,
         function=None if of_device else function.frame,
         kernels=kernels[:KERNELS] if of_device else (),
-        steps=_steps_of(list(windows.values())), time_ns=_times(list(windows.values())),
+        steps=_steps_of(list(windows.values())),
+        time_ns=(min(one.time_ns[0] for one in windows.values()),
+                 max(one.time_ns[1] for one in windows.values())),
         slowdown=times, lost_fraction=lost, score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
@@ -288,10 +276,6 @@ def _steps_of(windows: Sequence[Patterns]) -> Span | None:
     """The steps of the windows in which something was observed."""
     spans = [one.steps for one in windows if one.steps is not None]
     return (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
-
-
-def _times(windows: Sequence[Patterns]) -> Span:
-    return min(one.time_ns[0] for one in windows), max(one.time_ns[1] for one in windows)
 
 
 def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:

@@ -113,8 +113,7 @@ def _measured(pauses: Floats) -> Iterator[Floats]:
 def _low(values: Floats) -> Floats:
     """The lower quartile over ranks, `[call, step]`: half of a program's ranks may be slow."""
     rank = int(FAST * (values.shape[1] - 1))
-    low: Floats = np.partition(values, rank, axis=1)[:, rank]
-    return low
+    return np.asarray(np.partition(values, rank, axis=1)[:, rank])
 
 
 def _held(usual: Floats, period: Floats) -> Mask:

@@ -23,6 +23,7 @@ import numpy as np
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
 from stepscope.diagnose.detect.quota_hosts import CROWDED_SCORE
+from stepscope.diagnose.detect.user_code import MOST_RANKS
 from stepscope.diagnose.finding import Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.on_devices import on_devices
@@ -31,10 +32,6 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE, OTHER_PROCESSES
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats
-
-MOST_RANKS = 0.75
-"""Part of the ranks that must share their processors: else it is those ranks' fault. As
-`user_code.MOST_RANKS`."""
 
 
 class BusyProcessors:

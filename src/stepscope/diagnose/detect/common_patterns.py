@@ -28,6 +28,7 @@ from stepscope.diagnose.detect.behaviour import KERNELS, RESOURCES
 from stepscope.diagnose.detect.common_devices import in_turns, sharing, slow_network, uneven
 from stepscope.diagnose.detect.odd_patterns import named
 from stepscope.diagnose.detect.pattern_waste import METHOD, roles, since, wasted, windows_now
+from stepscope.diagnose.detect.user_code import MOST_RANKS
 from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -39,9 +40,6 @@ from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints
-
-MOST_RANKS = 0.75
-"""Part of the ranks that must spend so much in a function. Our simulator (as in `user_code`)."""
 
 
 class CommonPatterns:

@@ -347,7 +347,8 @@ def _mismatch(graph: WaitGraph, clash: Clash) -> Stuck:
         method="desync", mismatched=True, cause="code", ranks=tuple(sorted(clash.odd)),
         group=clash.group, function=_function(graph, clash.odd),
         detail=f"members of {clash.group} disagree at operator {clash.seq} in {sides}",
-        time_ns=(begin, max(begin, _now_ns(graph))), score=0.95 if clash.odd else 0.8,
+        time_ns=(begin, max(begin, int(comm.ints("enqueue_ns").max()))),
+        score=0.95 if clash.odd else 0.8,
         victims=len(victims), unfinished=unfinished,
         values={"members": len(members), "odd": len(clash.odd), "victims": len(victims),
                 "what": clash.what, "unfinished": unfinished, "seq": clash.seq,
@@ -414,11 +415,6 @@ def _finding(
         score=confidence, victims=len(waiting), unfinished=True, without_dump=missing,
         values=values,
     )  # fmt: skip
-
-
-def _now_ns(graph: WaitGraph) -> int:
-    """The newest call of any rank."""
-    return int(graph.recording.comm.ints("enqueue_ns").max())
 
 
 def _members(graph: WaitGraph) -> frozenset[int]:

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect.in_turns import lengthening
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask, union
 
 STORM_SHARE = 0.05
@@ -56,7 +56,6 @@ class Storm:
     stop: int
     pause_ns: float
     """Extra pause per step of the range."""
-    share: float
 
 
 def extra_pause_ns(job: Observed, row: int, first: int, stop: int) -> float:
@@ -90,7 +89,7 @@ def _storm(job: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> St
     share = (own_ns - peers_ns) / period if period > 0 else 0.0
     if share < STORM_SHARE or own_ns < STORM_RATIO * peers_ns:
         return None
-    return Storm(row, skip + first, skip + stop, own_ns - peers_ns, share)
+    return Storm(row, skip + first, skip + stop, own_ns - peers_ns)
 
 
 def collecting_function(

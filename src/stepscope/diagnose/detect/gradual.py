@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import CLIP, FALSE_ALARMS, LEAST_RISE
+from stepscope.diagnose.detect.step_time import CLIP, LEAST_RISE
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints
 
 BLOCKS = 20

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect.regression.rise import UNCHANGED
 from stepscope.diagnose.detect.slow_group_kernels import RATIO
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -35,8 +36,6 @@ drift by as much as their work differs. Our choice."""
 ALWAYS = 0.95
 """Of all transfers: groups that are as fast as each other leave together mostly, too, but not where
 one of them is slow. Our choice."""
-UNCHANGED = 0.25
-"""Equal groups may grow by at most this part of the relative rise. As in `regression.rise`."""
 EACH = 0.5
 """Of the usual rise: a transfer that takes longer by less shows that others do so by waiting, as
 `regression.rise` takes half of a rise for most of it."""

@@ -45,6 +45,7 @@ from stepscope.diagnose.operators.liveness import (
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.own_order import departed, departed_from_equals
+from stepscope.diagnose.operators.own_steps import WITNESSES
 from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, waits_for_device, waits_for_ranks
@@ -77,8 +78,6 @@ CALLS_CONFIDENCE = 0.6
 STOPPED = "its process is stopped or dead"
 NO_MORE: tuple[Activity, ...] = ("ended", "gone")
 """What is known of a process that is no more."""
-WITNESSES = 2
-"""Waiting ranks that do the same: one is not a majority. As `equals.VOTES`."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
 """Of a host that made fewer calls, with and without a stack that shows what it does instead; the
 second also of several hosts of which nothing shows what they do. Our simulator."""

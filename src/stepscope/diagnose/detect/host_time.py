@@ -92,16 +92,13 @@ def together(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
     most_ns, lost_ns = np.zeros(len(job.line.steps)), 0.0
     for one in late:
         part = np.array(sorted(one.columns))
-        excess = np.nan_to_num(job.excess(job.host_ns, None, _row(job, one)))[part]
+        row = int(job.line.rows(np.array(one.ranks[:1]))[0])
+        excess = np.nan_to_num(job.excess(job.host_ns, None, row))[part]
         most_ns[part] = np.maximum(most_ns[part], excess)
         lost_ns += (one.lost_fraction or 0.0) * float(np.nansum(job.line.job_period_ns[part]))
     part_of = min(float(most_ns.sum()) / max(lost_ns, 1.0), 1.0)
     return [replace(one, lost_fraction=part_of * (one.lost_fraction or 0.0)) if one in late else one
             for one in found]  # fmt: skip
-
-
-def _row(job: Observed, one: Slowdown) -> int:
-    return int(job.line.rows(np.array(one.ranks[:1]))[0])
 
 
 def _is_beyond(job: Observed, row: int, logs: Floats) -> bool:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.account import waste
-from stepscope.diagnose.account.belief import ORDINARY, likely, odds
+from stepscope.diagnose.account.belief import ORDINARY
 from stepscope.diagnose.account.idle_devices import computed_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.turns import changes
@@ -147,7 +148,11 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     stages = [int(model.stage[model.stages[at][0]]) for at in heavy]
     says = f"pipeline stage {stages[0]} {of_rank}" if of_rank else _says(stages, hosts, ratio)
     cause: Cause = "compute" if of_rank else "unknown" if hosts else "load_imbalance"
-    return _waste(job, cause, ranks, float(bits), _loss(model, known, even), ratio, says)
+    loss, everywhere = _loss(model, known, even), (job.line.warm_up, len(job.line.steps))
+    part = waste.Stretch(*everywhere, 0.0, loss, float(bits))
+    detail = f"{says}; it costs {percent(loss)} of the step time"
+    found = waste.found(job, StageImbalance.name, cause, part, loss, says, detail, ranks)
+    return replace(found, slowdown=ratio)
 
 
 def _heavy(levels: Floats) -> Ints:
@@ -350,20 +355,6 @@ def _loss(model: Model, known: Work, healed: Floats) -> float:
     gain = model.step_ns(known.own) - model.step_ns(healed)
     whole = float(np.nansum(known.lasted_ns))
     return min(max(float(np.nansum(gain)) / whole, 0.0), 1.0) if whole > 0 else 0.0
-
-
-def _waste(
-    job: Observed, cause: Cause, ranks: tuple[int, ...], bits: float, loss: float,
-    slowdown: float, says: str,
-) -> Waste:  # fmt: skip
-    line, sure = job.line, odds(bits, loss)
-    first, stop = line.warm_up, len(line.steps)
-    return Waste(
-        StageImbalance.name, cause, f"{says}; it costs {percent(loss)} of the step time", ranks,
-        steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,
-        lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
-        values={"bits": bits, "lost_fraction": loss}, decisions=(likely(sure, bits),),
-    )  # fmt: skip
 
 
 def _waited_for_replicas(window: Window, line: Timeline) -> Floats | None:

@@ -24,7 +24,6 @@ from stepscope.diagnose.account.belief import ORDINARY
 from stepscope.diagnose.account.idle_devices import idle_beyond_peers
 from stepscope.diagnose.account.turns import CHANGING, stays_with_one
 from stepscope.diagnose.detect.step_time import SPIKE_MADS
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
 from stepscope.diagnose.finding import Cause, Decision, Recurring, Span
 from stepscope.diagnose.method import Needs, SoFar
@@ -33,7 +32,7 @@ from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
-from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF
 from stepscope.diagnose.words.advice import SLOW, UNEVEN, name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask

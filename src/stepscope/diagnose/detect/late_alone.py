@@ -25,7 +25,6 @@ import numpy as np
 
 from stepscope.diagnose.detect.duties import RARE
 from stepscope.diagnose.detect.step_time import scheduled
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
@@ -35,7 +34,7 @@ from stepscope.diagnose.numeric.combs import LEAST_DISTANCE
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
-from stepscope.diagnose.thresholds import HALF, LEAST_COST, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
 from stepscope.diagnose.views.peers import across_stages, stages

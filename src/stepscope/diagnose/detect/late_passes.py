@@ -24,10 +24,9 @@ import numpy as np
 
 from stepscope.diagnose.graph.pass_graph import PassGraph
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask
 
-FALSE_ALARMS = 1e-3
-"""Of healthy jobs. Statistics."""
 EFFECT = 0.1
 """By which a pass must exceed its usual time: a smaller one in a few passes costs no step 2 %.
 Statistics."""

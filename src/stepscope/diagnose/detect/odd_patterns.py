@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
-from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF
 from stepscope.diagnose.views.patterns import LEAST_BETA, Function, Patterns
 from stepscope.window import Floats, Ints
 
@@ -34,8 +34,6 @@ NOISE = 0.03
 """Relative noise of a share, at least: a window has some twenty steps. Our choice."""
 COUNTS = 0.02
 """Functions with this share of the window say how much shares scatter. Our choice."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy windows allowed to name anybody. Statistics."""
 LOWER = 0.95
 """Of the peers' use of the resource: as `explain.gpu.LOW`. Our simulator."""
 MANY = 16_384
@@ -115,8 +113,7 @@ def _of_callers(patterns: Patterns, work: Ints, rows: Ints) -> Floats:
     of = np.array([places[place] for place in where], np.int64)
     together = np.zeros((len(places), rows.size))
     np.add.at(together, of, patterns.beta[np.ix_(work, rows)])
-    excess: Floats = (together - medians_of_others(together))[of]
-    return excess
+    return np.asarray((together - medians_of_others(together))[of])
 
 
 def medians_of_others(values: Floats) -> Floats:

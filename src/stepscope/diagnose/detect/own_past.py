@@ -27,11 +27,8 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.window import Floats
-
-HALF = 0.5
-"""A rank explains a rise of which its own is at least half, and others do not share it if theirs is
-less than half of its. Our simulator."""
 
 
 class OwnPast:

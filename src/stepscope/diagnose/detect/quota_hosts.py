@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.finding import Cause, Decision, Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import LEAST_COST, OTHER_PROCESSES, THROTTLED
+from stepscope.diagnose.thresholds import FALSE_ALARMS, LEAST_COST, OTHER_PROCESSES, THROTTLED
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints

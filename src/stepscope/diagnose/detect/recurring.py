@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect.duties import ALL_RANKS
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Axis, Comb, combs
 from stepscope.diagnose.observed import Observed
@@ -45,8 +46,6 @@ MOST_RANKS = 8
 """Ranks that are looked at alone: those with most slow steps. Our choice."""
 SHOWN = 0.01
 """Share of the time from which on it is shown, as of last arrivals. Our simulator."""
-ALL_RANKS = 0.9
-"""As in `duties`. Our simulator."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,7 @@ from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.duties import MOST_OF_LAST, SLOTS, expected
 from stepscope.diagnose.detect.duties import RARE as SELDOM
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
-from stepscope.diagnose.detect.periods import (
-    CAUSES,
-    UNKNOWN,
-    Named,
-    is_beside_training,
-    source_of,
-)
+from stepscope.diagnose.detect.periods import CAUSES, UNKNOWN, Named, is_beside_training, source_of
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.detect.stopped import columns_of
@@ -62,8 +56,11 @@ class RecurringLoss:
     needs = Needs("steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
-        yield from _found(job, _columns(job, so_far), True) or _found(
-            job, _unplanned(job, so_far), False)  # fmt: skip
+        found = _found(job, _columns(job, so_far), True)
+        if not found:
+            unplanned = np.array(unexplained_spikes(job), np.int64)
+            found = _found(job, _without_culprits(job, unplanned, so_far), False)
+        yield from found
 
 
 def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
@@ -129,11 +126,6 @@ def _without_culprits(job: Observed, columns: Ints, so_far: SoFar) -> Ints:
     return np.setdiff1d(columns, np.concatenate((theirs, theirs + 1)))
 
 
-def _unplanned(job: Observed, so_far: SoFar) -> Ints:
-    """Long steps that no schedule explains, without those that culprits made long."""
-    return _without_culprits(job, np.array(unexplained_spikes(job), np.int64), so_far)
-
-
 def _spent_beside(job: Observed, long: Ints) -> Mask:
     """Which long steps some rank spends mostly in phases that save or evaluate by their names; two
     schedules may be interleaved, so that neither keeps an interval."""
@@ -167,7 +159,8 @@ def _sure(job: Observed, found: Recurrent, source: Named) -> float | None:
     sure = _if_unusual(found)
     if sure is None:
         return None
-    planned = source == UNKNOWN and _is_regular(job, found) and _is_seldom(found)
+    planned = source == UNKNOWN and _is_regular(job, found) and (
+        SELDOM * found.comb.distance >= 1)  # fmt: skip
     return SUSPECT_SCORE if planned else sure
 
 
@@ -175,11 +168,6 @@ def _if_unusual(found: Recurrent) -> float | None:
     """How sure it is that it costs more than what jobs usually lose; None: it hardly does."""
     sure = odds(unusual_bits(found.lost_fraction, ORDINARY), found.lost_fraction)
     return sure if sure >= LEAST_SCORE else None
-
-
-def _is_seldom(found: Recurrent) -> bool:
-    """Whether so few steps are long that they may be planned."""
-    return SELDOM * found.comb.distance >= 1
 
 
 def _is_regular(job: Observed, found: Recurrent) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.detect.straggler import (
-    FALSE_ALARMS,
     PAD,
     PAD_NS,
     Straggler,
@@ -28,7 +27,7 @@ from stepscope.diagnose.detect.straggler import (
     sure_in_pairs,
 )
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.thresholds import HALF, LEAST_COST_ONCE
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF, LEAST_COST_ONCE
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 10

@@ -40,6 +40,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.host_waits import STANDARD_ERRORS, programs
 from stepscope.diagnose.prepare.matching import kinds_and_operators
 from stepscope.diagnose.thresholds import (
+    HALF,
     LEAST_COST,
     LEAST_COST_ALONE,
     LEAST_COST_IN_GAPS,
@@ -56,9 +57,6 @@ MOST_BY_CHANCE = 0.001
 """Chance that some rank of a healthy job waits least so often. Statistics."""
 MOST_OF_ALL = 0.5
 """Part of what all ranks cost in turns that the culprit costs more than. Statistics: a majority."""
-HALF = 0.5
-"""Of its lateness that a pause gives back, if it is held itself. Our choice: nearer to all than to
-nothing."""
 SCORE = 0.8
 """Our choice: as two alarm limits above noise (`thresholds.score`)."""
 SAMPLED = 64
@@ -232,8 +230,7 @@ def _best(number: Ints, values: Floats, best: np.ufunc) -> Floats:
     """For each rank the best value of its group."""
     order = np.argsort(number, kind="stable")
     begins = np.flatnonzero(np.diff(number[order], prepend=-1))
-    found: Floats = best.reduceat(values[order], begins, axis=0)[number]
-    return found
+    return np.asarray(best.reduceat(values[order], begins, axis=0)[number])
 
 
 def _clocks_ns(program: Program) -> Floats:

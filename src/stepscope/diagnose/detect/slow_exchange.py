@@ -28,6 +28,7 @@ import numpy as np
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.group_since import groups_on, lanes, spent_ns
+from stepscope.diagnose.detect.regression.rise import UNCHANGED
 from stepscope.diagnose.finding import Decision, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network import slow_edges
@@ -46,8 +47,6 @@ from stepscope.window import Floats, Ints, Mask
 CONFIDENCE = 0.65
 """A busy machine moves data more slowly over TCP, too, and more data takes longer. As of a shared
 rise whose cause is inferred (`regression`)."""
-UNCHANGED = 0.25
-"""Other phases may grow by at most this part of the relative rise. As in `regression.rise`."""
 NOTABLE = 0.05
 """Shorter phases, as parts of a step, show nothing about the machine. Our choice."""
 RATIO, RATIO_OF_TWO = 1.5, 2.0
@@ -70,12 +69,10 @@ class SlowExchange:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
             yield from _slower_exchanges(job, _by_phases(job))
-        elif job.kernels is None and _is_brief(job) and on_devices(job):
+            return
+        is_brief = len(job.line.steps) - job.line.warm_up < ENOUGH
+        if job.kernels is None and is_brief and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
-
-
-def _is_brief(job: Observed) -> bool:
-    return len(job.line.steps) - job.line.warm_up < ENOUGH
 
 
 def slower_by_kernels(job: Observed, method: str) -> list[SlowLink]:

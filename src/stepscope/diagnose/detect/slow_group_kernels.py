@@ -26,7 +26,7 @@ import numpy as np
 from stepscope.diagnose.detect.slow_kernel import BRIEF_EFFECT, LEAST_GROUP, Slower, slower
 from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.diagnose.views.peers import stages
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Ints, Window
 
 RATIO = 1.35
 """Smallest ratio to equal groups. Of 144 healthy simulated jobs of 64 ranks four have a group that
@@ -90,8 +90,9 @@ def shifted_groups(
     found: dict[str, list[tuple[KernelTimes, Slower, Members]]] = {}
     for lane in lanes:
         for equals in _classes(groups):
-            least = _least(lane, equals)[:, :windows]
-            for one in slower(least, [np.arange(len(equals))], tests):
+            # `[group, window]`: of the member that waits least; NaN where one did not run it
+            least = np.stack([lane.typical_ns[one.rows].min(axis=0) for one in equals])
+            for one in slower(least[:, :windows], [np.arange(len(equals))], tests):
                 if one.effect < math.log(RATIO):
                     continue
                 slow = equals[one.row]
@@ -110,17 +111,14 @@ def _classes(groups: Sequence[Members]) -> Iterator[list[Members]]:
             yield equals
 
 
-def _least(lane: KernelTimes, equals: Sequence[Members]) -> Floats:
-    """`[group, window]`: time of the member that waits least; NaN where one did not run it."""
-    least: Floats = np.stack([lane.typical_ns[one.rows].min(axis=0) for one in equals])
-    return least
-
-
 def _shifted(
     lanes: Sequence[KernelTimes], longer: Sequence[tuple[KernelTimes, Slower, Members]]
 ) -> Shifted | None:
-    costs = [float(np.nansum(_counts(lane, one, slow) * one.usual * np.expm1(one.effect)))
-             for lane, one, slow in longer]  # fmt: skip
+    counts = [
+        lane.count[slow.rows, one.first : one.stop].mean(axis=0) for lane, one, slow in longer
+    ]
+    costs = [float(np.nansum(count * one.usual * np.expm1(one.effect)))
+             for count, (_, one, _) in zip(counts, longer, strict=True)]  # fmt: skip
     order = sorted(range(len(longer)), key=lambda at: -costs[at])
     _, one, slow = longer[order[0]]
     slow_lanes = {(lane.kernel, lane.stream) for lane, _, _ in longer}
@@ -131,11 +129,6 @@ def _shifted(
         return None
     names = dict.fromkeys(longer[at][0].kernel for at in order)
     return Shifted(slow, tuple(names), one, math.exp(one.effect), where, waited)
-
-
-def _counts(lane: KernelTimes, one: Slower, slow: Members) -> Floats:
-    counts: Floats = lane.count[slow.rows, one.first : one.stop].mean(axis=0)
-    return counts
 
 
 def _waited_ns(lane: KernelTimes, slow: Members, one: Slower) -> float:

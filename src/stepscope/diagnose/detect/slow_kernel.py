@@ -24,9 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler import ABOVE_PEERS, FALSE_ALARMS, PERSISTENCE, log_ratios
+from stepscope.diagnose.detect.straggler import ABOVE_PEERS, PERSISTENCE, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.mixtures import Grid, mean_distances
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints, Mask
 

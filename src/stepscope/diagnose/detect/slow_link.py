@@ -280,7 +280,8 @@ def _slow_device(case: _Case, found: _Slow) -> SlowDevice:
         suspects_of(paths.devices, chance), ranks_behind(job, paths.devices, chance),
         looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(case, through, cost, explained, best),
-        _signs(found.signs, against), bool(_left(case)[best]), found.once,
+        tuple(sign.metric for sign in found.signs) if (against > 1).any() else (),
+        bool(_left(case)[best]), found.once,
     )  # fmt: skip
 
 
@@ -357,10 +358,6 @@ def _length(begun: Ints, ended: Ints) -> float:
     return float((together.end - together.start).sum())
 
 
-def _signs(signs: Sequence[RaisedCounter], against: Floats) -> tuple[str, ...]:
-    return tuple(sign.metric for sign in signs) if (against > 1).any() else ()
-
-
 def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
     """How much longer transfers took than in fast steps."""
     at = np.ix_(places, columns)
@@ -392,13 +389,9 @@ def ranks_behind(job: Observed, devices: Sequence[PathDevice], chance: Floats) -
         behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
     ranks = max(behind, key=lambda one: (round(behind[one], 3), len(one)), default=())
     if any(one.kind in BETWEEN_TWO and one.ranks == ranks for one in devices):
-        behind[ranks] = _of_either(behind, ranks)
+        # it is what connects two ranks, or one of its ends
+        behind[ranks] = sum(one for ends, one in behind.items() if ends and set(ends) <= set(ranks))
     if not ranks:
         return ()
     sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(job.line.ranks)
     return ranks if sure else ()
-
-
-def _of_either(behind: Mapping[tuple[int, ...], float], ends: tuple[int, ...]) -> float:
-    """The probability that it is what connects two ranks, or one of its ends."""
-    return sum(chance for ranks, chance in behind.items() if ranks and set(ranks) <= set(ends))

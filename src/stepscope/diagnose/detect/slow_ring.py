@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.patterns import LEAST_BETA, Patterns
 from stepscope.window import Floats, Ints, Mask
 
@@ -34,8 +35,6 @@ FASTER = 1.1
 """Times the usual use of an adapter: more is the scatter of no counter. Our simulator."""
 NOISE = 0.03
 """Relative noise of a counter, at least. Our choice."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy windows allowed to name anybody. Statistics."""
 FEW = 0.25
 """Part of the ranks that may be at fault at once; more are a group's role. Our choice."""
 FEWEST = 4
@@ -76,7 +75,8 @@ def _slow(patterns: Patterns, at: int, rows: Ints) -> SlowEnd | None:
     if not low.any() or low.mean() > 0.5:
         return _steady_among_waiting(patterns, at, rows, unsteady, beta)
     members = np.flatnonzero(low)
-    calm = members[unsteady[members] <= STEADY * _median(unsteady[members])]
+    usual = stats.median(unsteady[members]) if members.size > 1 else 0.0
+    calm = members[unsteady[members] <= STEADY * usual]
     least = mu[members].min()
     lowest = members[mu[members] <= least / LESS]
     # a ring of which one link is slow, or that link alone
@@ -136,7 +136,3 @@ def _sigmas(values: Floats) -> Floats:
 
 def _needed(rows: Ints) -> float:
     return stats.threshold(FALSE_ALARMS, 2 * rows.size, int(stats.MAD_EFFICIENCY * rows.size))
-
-
-def _median(values: Floats) -> float:
-    return stats.median(values) if values.size > 1 else 0.0

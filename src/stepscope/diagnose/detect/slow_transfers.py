@@ -99,7 +99,6 @@ class _Case:
     found: Suspects
     named: tuple[str, ...]
     chance: float
-    lost_ns: float
     share: float
     sure: float
 
@@ -181,7 +180,7 @@ def _case(job: Observed, moved: Transfers, span: _Span) -> _Case:
     named, chance = _named(found)
     lost = lost_ns(job, moved, found, span.now, span.usual)
     share = min(max(lost / step_ns, 0.0), 1.0)
-    return _Case(span, found, named, chance, lost, share, odds(found.bits - RARE_BITS, share))
+    return _Case(span, found, named, chance, share, odds(found.bits - RARE_BITS, share))
 
 
 def _finding(job: Observed, moved: Transfers, case: _Case) -> SlowLink:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect.slow_kernel import BEYOND, LEAST_GROUP
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS
 from stepscope.diagnose.detect.transient import STALL_NS
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints
 
 

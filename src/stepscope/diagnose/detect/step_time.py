@@ -21,7 +21,8 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.thresholds import FAST
+from stepscope.diagnose.numeric.combs import REGULAR
+from stepscope.diagnose.thresholds import FALSE_ALARMS, FAST
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_RISE = 1.1
@@ -43,8 +44,6 @@ SEGMENT_SHARE = 0.2
 four blocks; fewer have no scatter to speak of. Our simulator."""
 BLOCK = 5
 """Steps per block of the change point: memory of the noise shows between blocks. Our simulator."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy series allowed to show a regression. Statistics."""
 BRIEF_BLOCK, BRIEF_SEGMENT, BRIEF_ALARMS = 2, 8, 1e-4
 """The same for series of less than two segments, in which memory shows less. Of 24 steps with a
 rise by 1.2 and 3 % noise it finds 97 %; of healthy series with 5 % noise 0.05 % have one if
@@ -68,9 +67,6 @@ TAIL = 0.1
 unfinished ones. Our choice."""
 LEAST_BLOCKS = 6
 """Two blocks of an episode, and four of usual steps around it. Statistics."""
-REGULAR = 0.8
-"""Part of the slots of a period that must be spikes for the spikes to be on schedule. Our
-simulator."""
 ROUND_BY = 5
 """People choose intervals that this divides, or powers of two. Our choice."""
 
@@ -81,7 +77,6 @@ class Spikes:
 
     columns: Ints
     baseline_ns: float
-    lost_ns: float
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
     spikes = long_steps(series)
     spikes = spikes[(spikes != np.arange(spikes.size)) | (spikes >= warming)]
     spikes = spikes[~scheduled(steps[spikes], steps)] if baseline > 0 else spikes[:0]
-    return Spikes(spikes, baseline, float((series[spikes] - baseline).sum()))
+    return Spikes(spikes, baseline)
 
 
 def long_steps(series: Floats) -> Ints:

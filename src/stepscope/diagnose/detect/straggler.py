@@ -24,6 +24,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.numeric.stats import LEAST_WINDOWS, window_width
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 20
@@ -55,9 +56,6 @@ most 6 alarms are added to the 52 of the other rule. Our simulator."""
 ABOVE_PEERS = 1.5
 """Times the largest excess among the innocent: healthy ranks are exchangeable, so the largest of
 four or more rarely exceeds the second by half. Statistics."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy jobs allowed to show any straggler, all ranks, phases and stretches together.
-Statistics."""
 PAD = 0.02
 """Share of a step that is added to own times before ratios are taken: less cannot matter. Our
 simulator."""
@@ -126,11 +124,7 @@ def stragglers(
     """Ranks whose own time in one phase exceeds their peers' over a long enough stretch.
 
     Args:
-        own: `[rank, step]` in ns.
-        groups: rows of ranks that do equal work.
-        period_ns: the typical step.
-        phase: the phase that `own` is of; None: all together.
-        tests: how many ranks and phases are tested in all.
+        phase: the phase that `own` is of; None: all together. The others are those of `measure`.
     """
     measured = measure(own, groups, period_ns, tests)
     if measured is None:

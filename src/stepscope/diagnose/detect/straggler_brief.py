@@ -24,7 +24,6 @@ from statistics import NormalDist
 import numpy as np
 
 from stepscope.diagnose.detect.straggler import (
-    FALSE_ALARMS,
     LEAST_STEPS,
     PAD_NS,
     Gate,
@@ -35,6 +34,7 @@ from stepscope.diagnose.detect.straggler import (
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.numeric.two_speeds import above_fast
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask
 
 MOST_STEPS = LEAST_STEPS

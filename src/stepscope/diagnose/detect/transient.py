@@ -31,9 +31,10 @@ from stepscope.diagnose.detect.long_stalls import (
     longer,
     without_suspects,
 )
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
+from stepscope.diagnose.detect.straggler import PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask, distinct
 
 SPIKE_Z = 5.0
@@ -453,7 +454,9 @@ def _alone(
         longest[one] = own_ns.max(initial=0.0)
     row = int(np.argmax(longest))
     hit = spikes.hit[row]
-    if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
+    steps = series.steps[hit]
+    is_round = (steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all()
+    if longest[row] < STALL_NS or (row in designated and is_round):
         return
     own_units = (
         unit for unit in units if row in unit and spikes.of_unit(unit)[hit].mean() > MOSTLY
@@ -467,7 +470,3 @@ def _alone(
 def _lengths_ns(series: Series, hit: Mask, excess_ns: Floats) -> Floats:
     """The excess of each run of spikes."""
     return np.array([float(excess_ns[run].sum()) for run in _runs(series.begins_ns, hit)])
-
-
-def _round(steps: Ints) -> bool:
-    return bool((steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all())

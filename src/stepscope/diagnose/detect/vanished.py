@@ -116,13 +116,11 @@ def _is_alike(one: Exit, first: Exit) -> bool:
     """Whether a process raised the same exception in the same place, and not because a peer was
     gone: neither followed from the other then, whoever was first."""
     place = first.frames[-1:]
-    if not first.reason or not place or one.frames[-1:] != place or _communicates(place[0]):
+    if not first.reason or not place or one.frames[-1:] != place:
+        return False
+    if waits(place[0]) or "torch/distributed/" in place[0]:
         return False
     return one.reason == first.reason and one.exception == first.exception
-
-
-def _communicates(frame: str) -> bool:
-    return waits(frame) or "torch/distributed/" in frame
 
 
 def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
@@ -175,23 +173,19 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
     )
     says += apart + _fate(exits, ranks, victims)
     score = _score(window, first)
+    first_of = (f"{who} failed alike, and none of them because another one did" if alike
+                else f"{who} ended first")  # fmt: skip
     return Stuck(
         method="vanished", cause=cause, detail=first.detail or says,
         ranks=() if everyone else ranks,
         devices=_devices(window, ranks, cause),
         steps=None if step is None else (step, step),
         time_ns=(first.ts_ns, max(one.ts_ns for one in exits)), victims=victims, score=score,
-        decisions=(Decision("earliest-cause", True, says=_first(who, alike)),),
+        decisions=(Decision("earliest-cause", True, says=first_of),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
         stack=first.frames if (first.reason and ended == "failed") or ended == "left" else None,
     )  # fmt: skip
-
-
-def _first(who: str, alike: bool) -> str:
-    if alike:
-        return f"{who} failed alike, and none of them because another one did"
-    return f"{who} ended first"
 
 
 def _score(window: Window, first: Exit) -> float:

@@ -32,7 +32,7 @@ from stepscope.diagnose.explain.before_calls import before_calls
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME
@@ -169,12 +169,9 @@ def _evidence(use: Use) -> Evidence:
     return Evidence("processor-use", "; ".join(parts), values)
 
 
+@once
 def use_of_excess(job: Observed, suspect: Suspect) -> Use:
     """How the suspect spent its excess over its peers."""
-    return job.once("use", suspect, lambda: _use(job, suspect))
-
-
-def _use(job: Observed, suspect: Suspect) -> Use:
     waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
     computed = _computed(job, suspect)
     return Use(
@@ -287,16 +284,12 @@ def _crowded(job: Observed, suspect: Suspect) -> float | None:
 
 
 def _ahead(job: Observed, suspect: Suspect) -> float | None:
-    others = job.peers_of(suspect.row, suspect.phase)
-    return _head_start(job, suspect.row, others, suspect.first, suspect.stop)
-
-
-def _head_start(job: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:
-    """The head start of one rank over its peers' in columns [first, stop); None where unknown."""
-    usual = _head_start_ns(job, peers, first, stop)
+    """The head start of the suspect's host over its peers'; None where unknown."""
+    peers, span = job.peers_of(suspect.row, suspect.phase), (suspect.first, suspect.stop)
+    usual = _head_start_ns(job, peers, *span)
     if usual < max(LEAST_SHARE * job.line.typical_ns, 1.0):
         return None
-    return _head_start_ns(job, np.array([row]), first, stop) / usual
+    return _head_start_ns(job, np.array([suspect.row]), *span) / usual
 
 
 def _head_start_ns(job: Observed, rows: Ints, first: int, stop: int) -> float:

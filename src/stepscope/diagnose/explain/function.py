@@ -16,7 +16,7 @@ from stepscope.diagnose.explain.cpu import of_host, processor_evidence, use_of_e
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import collects, compiles, is_compiling, is_librarys, is_users
@@ -146,19 +146,16 @@ def _function_of_host(job: Observed, suspect: Suspect) -> SlowFunction | None:
     return slow_function(job, suspect)
 
 
+@once
 def slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     """The function that the suspect's stacks show more often than its peers' do."""
-    return job.once("function", suspect, lambda: _slow_function(job, suspect))
-
-
-def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     samples = job.samples
     if samples is None:
         return None
     span, lasted_ns = of_slow_steps(job, samples, suspect)
     own = span & (samples.row == suspect.row)
     if suspect.all_runs is not None and samples.weight[own].sum() < samples.least_ns:
-        return _slow_function(job, suspect.all_runs)
+        return slow_function(job, suspect.all_runs)
     steps = np.unique(job.line.column_at(samples.time_ns[own])).size
     if samples.are_dense and steps < LEAST_STEPS:
         return None

@@ -87,7 +87,9 @@ class SharedGpu:
         processes = other_processes(job, suspect.row, suspect.first, suspect.stop)
         if processes <= 0 or of_host(job, suspect):
             return None
-        evidence = (_on_device(processes), *processor_evidence(job, suspect))
+        detail = "other processes compute on its device, and fewer or none on its peers'"
+        on_device = Evidence(self.name, detail, {"gpu_strangers": processes})
+        evidence = (on_device, *processor_evidence(job, suspect))
         return Explained("contention", "measured", evidence, proven=True, of_gpu=True)
 
 
@@ -113,11 +115,6 @@ def _clock(speed: float, held_down: float) -> Evidence:
     if held_down > 0:
         detail += f", held down by heat or the power supply {percent(held_down)} of the time"
     return Evidence(LowClock.name, detail, {"clock": speed})
-
-
-def _on_device(processes: float) -> Evidence:
-    detail = "other processes compute on its device, and fewer or none on its peers'"
-    return Evidence(SharedGpu.name, detail, {"gpu_strangers": processes})
 
 
 def _errors(job: Observed, suspect: Suspect) -> Evidence | None:

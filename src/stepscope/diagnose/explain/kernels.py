@@ -22,7 +22,7 @@ from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence, Span, Value
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing, is_copying
@@ -102,11 +102,8 @@ class _Known:
     windows: Ints
 
 
+@once
 def _known(job: Observed, suspect: Suspect) -> _Known | None:
-    return job.once("kernels", suspect, lambda: _recorded(job, suspect))
-
-
-def _recorded(job: Observed, suspect: Suspect) -> _Known | None:
     group = group_of(job, suspect.row, suspect.phase)
     found = recorded(job.window, job.line, group) if group.size > 1 else None
     if found is None:

@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import NULL, Floats, Ints
@@ -35,7 +35,7 @@ class MoreData:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         if loads(suspect.phase) or self.needs.missing(job.window):
             return None
-        moved = job.once("moved", suspect, lambda: _exchanged(job, suspect))
+        moved = _exchanged(job, suspect)
         others = job.peers_of(suspect.row, suspect.phase)
         usual = stats.median(moved[others]) if others.size else 0.0
         if not usual > 0 or not moved[suspect.row] >= LEAST * usual:
@@ -46,6 +46,7 @@ class MoreData:
         return Explained("load_imbalance", "measured", (evidence,), proven=True)
 
 
+@once
 def _exchanged(job: Observed, suspect: Suspect) -> Floats:
     """Bytes of each rank in the steps in which the suspect is slow."""
     comm = job.window.table("comm_ops")

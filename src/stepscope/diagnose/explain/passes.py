@@ -11,16 +11,13 @@ more samples; so one rank of several that share their samples is never said to h
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
+from stepscope.diagnose.finding import Extent
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
-
-Extent = Literal["passes", "everything", "some"]
 
 ALIKE = 2.0
 """Largest ratio between the excess ratios of the two passes: attention grows faster than the rest

@@ -10,10 +10,7 @@ Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
 Cannot see: slow devices that need no more than all tokens, as one of eight that is 5 times slower;
 a group whose own samples are longer (its attention is longer as well).
 
-**By the parts of a pass**, where phases within passes were recorded: experts that get more tokens
-than others, as opposed to a device that is slow in everything.
-Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_experts`; its case 5
-(section 9.5) shows bad devices by the same phase. People have to distinguish the two there.
+**By the parts of a pass**, where phases within passes were recorded.
 What differs (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the
 experts' part of a pass only. A device with a lower clock is slow whatever else it shows
 (`gpu-clock`). Where no other phases within passes were recorded, sums of kernels are used in the

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.explain.function import evidence_of, slow_function
+from stepscope.diagnose.explain.kernels import NAMED
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
@@ -30,8 +31,6 @@ from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
-NAMED = 3
-"""Number of kernels that are named, the costliest first. Our simulator."""
 LEAST_SHARE = 0.1
 """Of the excess: a part or kernel that carries less is not named. Our simulator."""
 

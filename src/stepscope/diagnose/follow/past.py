@@ -59,7 +59,8 @@ class Past:
         self._period_ns |= dict(zip(steps, now.series.duration_ns, strict=True))
         for step in sorted(self._period_ns)[:-MOST_STEPS]:
             del self._period_ns[step]
-        job_wide = tuple(one for one in now.verdicts if _is_job_wide(one))
+        job_wide = tuple(one for one in now.verdicts if one.kind == "slowdown"
+                         and not one.ranks and one.steps is not None)  # fmt: skip
         self._job_wide = job_wide or self._job_wide
 
     def _series(self) -> StepSeries:
@@ -76,10 +77,6 @@ class Past:
             and one.steps
             and abs(one.steps[0] - risen_at) <= SAME_STEPS
         ]
-
-
-def _is_job_wide(verdict: Verdict) -> bool:
-    return verdict.kind == "slowdown" and not verdict.ranks and verdict.steps is not None
 
 
 def _risen_at(series: StepSeries) -> int | None:

@@ -62,8 +62,7 @@ class PassGraph:
     @property
     def longest_ns(self) -> Ints:
         """`[vertex, lane]`: the duration of the slowest member."""
-        longest: Ints = self.duration_ns.max(axis=1)
-        return longest
+        return np.asarray(self.duration_ns.max(axis=1))
 
     def slacks(self, duration_ns: Ints | None = None, lead_ns: Ints | None = None) -> Slacks:
         """Earliest starts and slacks; with other durations or leads, those of a what-if."""

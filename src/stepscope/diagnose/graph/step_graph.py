@@ -77,8 +77,7 @@ class StepGraph:
     @cached_property
     def last_arrival_ns(self) -> Ints:
         """The last arrival of each operator."""
-        last: Ints = np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1])
-        return last
+        return np.asarray(np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1]))
 
     @cached_property
     def waits(self) -> Mask:

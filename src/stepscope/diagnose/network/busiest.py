@@ -28,6 +28,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.requests import lost_requests
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Floats, Ints, Mask, Table, Window, numbered
 
@@ -39,8 +40,6 @@ APART = 0.001
 """Part of a step by which the busiest connection exceeds the typical one before that says anything:
 less is the clock. Only what goes before and after a row, or between rows, shows a difference, which
 is a small part of it. Our choice."""
-FALSE_ALARMS = 1e-3
-"""Share of healthy jobs in which some connection may be so by chance, as in L2. Statistics."""
 NEARLY = 0.1
 """Of that distance: connections that near to the busiest are as busy. Our choice."""
 

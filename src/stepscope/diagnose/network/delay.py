@@ -29,7 +29,7 @@ from stepscope.diagnose.network.slow_hosts import Suspects
 from stepscope.diagnose.network.transfers import Transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import NULL, Floats, Ints, Mask, union
 
@@ -142,7 +142,7 @@ def healed_ns(job: Observed, places: Sequence[Place], shorter: Floats) -> float 
         shorter: `[place, step]`: the part of its transfers by which each would be shorter.
     """
     columns = np.flatnonzero((shorter > 0).any(axis=0))
-    replay = job.once(f"replay of {columns.tolist()}", None, lambda: _replay(job, columns))
+    replay = _replay(job, tuple(columns.tolist()))
     if replay is None:
         return None
     graph = replay.graph
@@ -159,9 +159,12 @@ def healed_ns(job: Observed, places: Sequence[Place], shorter: Floats) -> float 
     return float(np.minimum(saved, _least_waits(job, graph, slow, rest)).mean())
 
 
-def _replay(job: Observed, columns: Ints) -> Replay | None:
+@once
+def _replay(job: Observed, columns: tuple[int, ...]) -> Replay | None:
     """The replay of some of these steps; None where too few operators can be replayed."""
-    graph = step_graph(job.window, job.line, spread(job.window, job.line, columns))
+    graph = step_graph(
+        job.window, job.line, spread(job.window, job.line, np.array(columns, np.int64))
+    )
     replay = None if graph is None else Replay.of(graph)
     return replay if replay is not None and replay.replayed >= CONNECTED else None
 

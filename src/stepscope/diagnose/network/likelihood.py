@@ -87,8 +87,7 @@ class DeviceScores:
         """Log-likelihood ratio of each device to "nothing is wrong"."""
         active = np.maximum(self.scores, 0.0)
         steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
-        total: Floats = active.sum(axis=1) * min(1.0, MOST_STEPS / steps)
-        return total
+        return np.asarray(active.sum(axis=1) * min(1.0, MOST_STEPS / steps))
 
 
 def score_devices(paths: Paths, cells: Cells) -> DeviceScores:

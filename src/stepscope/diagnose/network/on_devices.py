@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.window import NULL, Table
 
@@ -58,12 +58,13 @@ def _starts_late(table: Table | None, since: str) -> bool:
     return bool(late.size) and float(late.mean()) > MOSTLY
 
 
+@once
 def _end_together(job: Observed) -> bool:
     """Whether all members of collectives end at once."""
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "step"):
         return False
-    return job.once("ends", None, lambda: _all_end_together(_few_steps(job, comm)))
+    return _all_end_together(_few_steps(job, comm))
 
 
 def _few_steps(job: Observed, comm: Table) -> Table:

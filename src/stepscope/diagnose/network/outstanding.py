@@ -219,8 +219,7 @@ def latest_ends(ended_ns: Ints, begins: Mask) -> Ints:
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
     before = np.cumsum(begins) * order.size  # above all places of earlier sources
-    latest: Ints = ended_ns[order[np.maximum.accumulate(place + before) - before]]
-    return latest
+    return np.asarray(ended_ns[order[np.maximum.accumulate(place + before) - before]])
 
 
 def _outstanding(balance: Ints, order: Ints, connection: Ints) -> tuple[Ints, Ints]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, Places
 from stepscope.diagnose.network.unknown_sizes import UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Sent, match
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.window import (
@@ -194,15 +194,12 @@ def _middle(values: Floats) -> float:
     return float(values[values.size // 2])
 
 
+@once
 def device_transfers(job: Observed) -> DeviceTransfers | None:
     """Operators whose members were all recorded, in the same step and with the same size.
 
     Small ones are left out where they take less time than could cost anything.
     """
-    return job.once("transfers between devices", None, lambda: _device_transfers(job))
-
-
-def _device_transfers(job: Observed) -> DeviceTransfers | None:
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "step", "peer"):
         return None

@@ -113,8 +113,7 @@ def _late(moved: Transfers, operators: Ints, members: int) -> Floats:
     rows = moved.begins[operators][:, None] + np.arange(members)
     rank, end = moved.rank[rows], moved.end_ns[rows]
     end = np.take_along_axis(end, np.argsort(rank, axis=1), axis=1)
-    late: Floats = (end - np.median(end, axis=1)[:, None]).astype(np.float64)
-    return late
+    return np.asarray((end - np.median(end, axis=1)[:, None]).astype(np.float64))
 
 
 def _weights(

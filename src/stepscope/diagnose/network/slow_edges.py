@@ -20,7 +20,7 @@ from stepscope.diagnose.network.outstanding import SlowPeriods
 from stepscope.diagnose.network.rates import Rates, measure_rates
 from stepscope.diagnose.network.topology import Topology
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.observed import Observed, once
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 8
@@ -65,12 +65,9 @@ class SlowPlaces:
     """Places that were never fast: only their equals show that they are slow."""
 
 
+@once
 def find_slow_places(job: Observed) -> SlowPlaces | None:
     """The slow places of a job, or None if the recording does not show transfer rates."""
-    return job.once("slow places", None, lambda: _find_slow_places(job))
-
-
-def _find_slow_places(job: Observed) -> SlowPlaces | None:
     if not on_devices(job):
         return None
     if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:

@@ -98,8 +98,7 @@ class Topology:
         number = [leaves.setdefault(self._leaf(rank), len(leaves)) for rank in ranks.tolist()]
         first, second = (np.array(number, np.int64)[np.searchsorted(ranks, one)]
                          for one in (source, target))  # fmt: skip
-        crosses: Mask = (first != second) & (first >= 0) & (second >= 0)
-        return crosses
+        return np.asarray((first != second) & (first >= 0) & (second >= 0))
 
     def _hops(self, place: Place) -> Iterator[Hop]:
         hosts = [self._devices.host(rank) for rank in place.members]

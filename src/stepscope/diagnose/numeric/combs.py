@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose.numeric.chance import log_tail
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_DISTANCE = 3
@@ -42,8 +43,6 @@ LEAST_HITS = 5
 """Events of a comb: four at random places pass the limit below only in long jobs. Statistics."""
 REGULAR = 0.8
 """Part of the slots that must have an event, as in `step_time`. Our simulator."""
-FALSE_ALARMS = 1e-3
-"""Share of series with events at random places that may show a comb. Statistics."""
 ENDS = 0.8
 """Part of the false alarms that is left to combs from the first event to the last: a fifth of the
 slots may be empty, and as many events may lie beside a comb. Our choice."""
@@ -248,7 +247,8 @@ def _timed(axis: Axis, events: Ints, at: Floats, distance: float) -> Comb | None
     distance = float(grown.distance[row])
     slots = _slots(axis, float(grown.begin[row]), distance, turn)
     comb = Comb("seconds", distance, events[hit][first], slots, 0.0)
-    return _judged(comb, events, 2 * _half(axis, distance) / axis.typical_ns)
+    half = WINDOW_STEPS * axis.typical_ns + SLACK * distance
+    return _judged(comb, events, 2 * half / axis.typical_ns)
 
 
 @dataclass(frozen=True)
@@ -299,10 +299,6 @@ def _fitted(
     usable = (power > 0) & (slope > each / 2)
     each = np.where(usable, slope, each)
     return np.where(usable, mean - each * middle, begin), each
-
-
-def _half(axis: Axis, distance: float) -> float:
-    return WINDOW_STEPS * axis.typical_ns + SLACK * distance
 
 
 def _slots(axis: Axis, begin: float, distance: float, turn: Ints) -> int:

@@ -84,12 +84,10 @@ class Mixtures:
     def cdfs(self, logs: Floats) -> Floats:
         """`[point, rank]`: the share of the executions that took no longer than the point."""
         phi = np.interp((logs[:, None] - self.log_p50) / self.sigma, _Z, _PHI)
-        summed: Floats = np.add.reduceat(phi * self.weight, self.begins[:-1], axis=1)
-        return summed
+        return np.asarray(np.add.reduceat(phi * self.weight, self.begins[:-1], axis=1))
 
     def _per_rank(self, values: Floats) -> Floats:
-        summed: Floats = np.add.reduceat(values * self.weight, self.begins[:-1])
-        return summed
+        return np.asarray(np.add.reduceat(values * self.weight, self.begins[:-1]))
 
 
 @dataclass(frozen=True)
@@ -159,5 +157,4 @@ def sorted_distances(mixtures: Mixtures, grid: Grid) -> Floats:
     place = 2.0 * np.arange(ranks) + 2 - ranks
     sums = np.empty_like(values)
     np.put_along_axis(sums, order, place * ordered + before[:, -1:] - 2 * before, axis=1)
-    means: Floats = grid.weights @ sums / (ranks - 1)
-    return means
+    return np.asarray(grid.weights @ sums / (ranks - 1))

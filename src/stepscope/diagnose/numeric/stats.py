@@ -58,8 +58,7 @@ def median(values: Floats) -> float:
 
 def varies(values: NDArray[np.signedinteger[Any]], begins: Ints) -> Mask:
     """Whether the values of each section, from one begin to the next, differ."""
-    differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
-    return differs
+    return np.asarray(np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins))
 
 
 def column_median(values: Floats) -> Floats:
@@ -111,8 +110,7 @@ def medians_of(number: Ints, values: Floats | Ints, size: int) -> Floats:
 
 def sums(index: Ints, weights: Floats | Ints, size: int) -> Floats:
     """Sum of the weights per index, as floats."""
-    total: Floats = np.bincount(index, weights=weights, minlength=size).astype(np.float64)
-    return total
+    return np.asarray(np.bincount(index, weights=weights, minlength=size).astype(np.float64))
 
 
 def runs_of(columns: Ints) -> list[Ints]:

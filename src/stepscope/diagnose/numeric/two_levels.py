@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from stepscope.diagnose.numeric.two_speeds import are_apart
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Mask
 
 LEAST_STEPS = 20
@@ -28,8 +29,6 @@ EMPTY = 0.5
 """Part of the distance in which no step lies. Of 1,000 random series of 30 and 80 steps (heavy
 tails, even noise, drifts, waves) none or one has two kinds then, of series of 20 steps up to five.
 Statistics."""
-FALSE_ALARMS = 1e-3
-"""Share of series of Gaussian noise that may seem to have two kinds. Statistics."""
 
 
 def long_kind(series: Floats) -> Mask:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric.stats import varies
-from stepscope.diagnose.operators.equals import equal_lanes
+from stepscope.diagnose.operators.equals import AGREED, equal_lanes
 from stepscope.diagnose.operators.progress import Lane, Recording
 from stepscope.diagnose.thresholds import HALF
 from stepscope.window import NULL, Ints, Mask, Table
@@ -35,8 +35,6 @@ PARTS = {"AllGather": ("given", "taken"), "ReduceScatter": ("taken", "given"),
 FEW = 4
 """Up to this many operators of a group may all clash: the group may have begun with the fault. Our
 simulator."""
-AGREED = 2
-"""Pairs of each member that were reversed before. As `equals.AGREED`."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,7 @@ def compared(part: Table) -> tuple[Ints, Ints]:
 
 
 def _known(values: Ints, begins: Ints) -> Mask:
-    known: Mask = np.logical_and.reduceat(values != NULL, begins)
-    return known
+    return np.asarray(np.logical_and.reduceat(values != NULL, begins))
 
 
 def _unbalanced(part: Table, begins: Ints) -> Mask:

@@ -176,8 +176,7 @@ def _outvoted(against: Mask, with_it: Mask, counts: Ints) -> Mask:
     votes = against.sum(axis=0)
     highest = np.where(against, counts, _UNKNOWN).max(axis=0)
     lowest = np.where(against, counts, np.iinfo(np.int64).max).min(axis=0)
-    outvoted: Mask = (votes >= VOTES) & (votes >= with_it.sum(axis=0)) & (highest == lowest)
-    return outvoted
+    return np.asarray((votes >= VOTES) & (votes >= with_it.sum(axis=0)) & (highest == lowest))
 
 
 def _counted(

@@ -113,8 +113,7 @@ class Recording:
     @cached_property
     def has_state(self) -> Mask:
         """Rows for which the recorder reports whether they ended."""
-        has_state: Mask = self.comm.strings("state").codes >= 0
-        return has_state
+        return np.asarray(self.comm.strings("state").codes >= 0)
 
     @cached_property
     def reports_ends(self) -> bool:
@@ -168,8 +167,7 @@ class Recording:
         newest = np.full(int(rank.max(initial=0)) + 1, -1)
         np.maximum.at(newest, rank, record)
         unproven = self.ended & ~self.comm.strings("seen").equals("completed")
-        doubtful: Mask = unproven & (record == newest[rank])
-        return doubtful
+        return np.asarray(unproven & (record == newest[rank]))
 
     @cached_property
     def wrapped(self) -> frozenset[int]:
@@ -273,8 +271,7 @@ def _split(order: Ints, group: Strings, rank: Ints) -> Iterator[Ints]:
 
 def device_order(comm: Table) -> Ints:
     """The place of each row in its rank's order of calls; members of a batch share one."""
-    order: Ints = comm.ints("batch" if comm.has("batch") else "record")
-    return order
+    return np.asarray(comm.ints("batch" if comm.has("batch") else "record"))
 
 
 def standing(comm: Table, is_open: Mask, ended: Mask) -> Mask:
@@ -309,5 +306,4 @@ def _communicators(comm: Table) -> Ints:
     """A number for the communicator of each row: of the rank and its group, or its peer in that."""
     columns = (comm.ints("rank"), comm.strings("group").codes, comm.ints("peer"))
     _, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    numbers: Ints = number.reshape(-1).astype(np.int64)
-    return numbers
+    return np.asarray(number.reshape(-1).astype(np.int64))

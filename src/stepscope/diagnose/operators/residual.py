@@ -83,7 +83,10 @@ class Left:
 
     def needs_input(self, one: Place) -> bool:
         """Whether what a pass needs has still to be computed, by another stage."""
-        return self._neighbour(one, -1) in self.to_come
+        if one.stage is None or one.phase not in _WAY:
+            return False
+        before = one.stage - _WAY[one.phase]
+        return (self.pipeline[one.rank], one.phase, before, one.microbatch) in self.to_come
 
     def has_output_pending(self, rank: int, ready: Mapping[int, Place]) -> bool:
         """Whether a rank that can begin a pass may still be sending to one that holds it up."""
@@ -103,12 +106,6 @@ class Left:
         if one.stage is None or stage is None or one.phase not in _WAY:
             return False
         return one.stage - _WAY[one.phase] == stage and not self.needs_input(one)
-
-    def _neighbour(self, one: Place, way: int) -> _Pass | None:
-        if one.stage is None or one.phase not in _WAY:
-            return None
-        stage = one.stage + way * _WAY[one.phase]
-        return self.pipeline[one.rank], one.phase, stage, one.microbatch
 
 
 def stuck_passes(window: Window) -> Residual | None:

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stepscope.diagnose.operators.blocked import Blocked
-from stepscope.diagnose.operators.equals import (
-    Departure,
-    equal_lanes,
-    families,
-    find_departures,
-)
+from stepscope.diagnose.operators.equals import Departure, equal_lanes, families, find_departures
 from stepscope.diagnose.operators.numbers import find_misnumbered
 from stepscope.diagnose.operators.progress import Recording
 

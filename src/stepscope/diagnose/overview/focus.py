@@ -15,7 +15,7 @@ from stepscope.diagnose.finding import Diagnosis, Span, Verdict
 from stepscope.diagnose.graph.critical_path import critical_path, shares
 from stepscope.diagnose.graph.step_graph import step_graph
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats, Window
+from stepscope.window import Window
 
 MOST_CULPRITS = 8
 """As many ranks as a host has devices; a person cannot compare more. Our simulator."""
@@ -63,17 +63,12 @@ def _steps(diagnosis: Diagnosis, worst: Verdict | None) -> Span | None:
     lasted = np.array(diagnosis.series.duration_ns, np.float64)
     if not steps.size:
         return worst.steps if worst is not None else None
-    at = _typical(lasted)
+    at = int(np.argmin(np.abs(lasted - np.median(lasted))))
     if worst is not None and worst.steps is not None:
         inside = np.flatnonzero((steps >= worst.steps[0]) & (steps <= worst.steps[1]))
         if inside.size:
             at = int(inside[-1] if worst.kind == "hang" else inside[np.argmax(lasted[inside])])
     return int(steps[max(at - BESIDE, 0)]), int(steps[min(at + BESIDE, steps.size - 1)])
-
-
-def _typical(lasted: Floats) -> int:
-    """The step nearest to the median."""
-    return int(np.argmin(np.abs(lasted - np.median(lasted))))
 
 
 def _peers(job: Observed, rank: int, blamed: set[int], worst: Verdict | None) -> list[int]:

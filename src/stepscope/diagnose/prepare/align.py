@@ -59,7 +59,7 @@ def align(
         in_place: times are converted where they are; the given window cannot be used any more.
     """
     comm = window.table("comm_ops")
-    clocks = _host_clocks(window)
+    clocks = _clocks({rank: window.host_of(rank) or f"rank {rank}" for rank in window.ranks})
     if comm is None or not comm.has("end_ns"):
         notes = (Skipped("clocks", "no end times of collectives to align the hosts with"),)
         return window, (), notes if len(clocks.names) > 1 else ()
@@ -70,7 +70,7 @@ def align(
         return _without_collectives(window, comm, clocks, in_place)
     collectives = shared_collectives(matched, clocks.of_rank)
     if not window.job.hosts or _impossible(collectives):
-        clocks = _rank_clocks(window)
+        clocks = _clocks({rank: f"rank {rank}" for rank in window.ranks})
         collectives = shared_collectives(matched, clocks.of_rank)
     if len(clocks.names) < 2:
         return window, (), ()
@@ -108,15 +108,6 @@ class _Clocks:
         number = {name: at for at, name in enumerate(self.names)}
         of_host = np.array([number.get(name, -1) for name in (*host.values, "")])
         return np.where(known, clock, of_host[host.codes])
-
-
-def _host_clocks(window: Window) -> _Clocks:
-    """One clock per host, and one per rank whose host is unknown."""
-    return _clocks({rank: window.host_of(rank) or f"rank {rank}" for rank in window.ranks})
-
-
-def _rank_clocks(window: Window) -> _Clocks:
-    return _clocks({rank: f"rank {rank}" for rank in window.ranks})
 
 
 def _clocks(names: Mapping[int, str]) -> _Clocks:
@@ -225,7 +216,8 @@ def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line], in_place: b
     if not names or not len(table):
         return table
     before = {name: table.ints(name) for name in names}
-    moved = {name: _room_for(times, in_place) for name, times in before.items()}
+    moved = {name: times if in_place and times.flags.writeable else np.empty_like(times)
+             for name, times in before.items()}  # fmt: skip
     ahead = _Ahead.of(lines, len(clocks.names))
     for rows, part in table.parts():
         clock = clocks.of_rows(part)
@@ -234,10 +226,6 @@ def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line], in_place: b
         for name, times in after.items():
             moved[name][rows] = times
     return Table({**table.columns, **moved})
-
-
-def _room_for(times: Ints, in_place: bool) -> Ints:
-    return times if in_place and times.flags.writeable else np.empty_like(times)
 
 
 @dataclass(frozen=True)

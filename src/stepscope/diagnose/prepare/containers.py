@@ -25,6 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.thresholds import HALF
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints, Mask, Table, numbered, union
 
@@ -48,8 +49,6 @@ PASSES = (FORWARD, BACKWARD)
 """By contract they follow one another: neither is in the other, nor beside it."""
 ROUNDED_NS = 1_000_000
 """Times in whole milliseconds are rounded, and phases seem to overlap by that. Our choice."""
-HALF = 0.5
-"""Pieces that are more than half of a part stand for it, as in `views.phase_rows`."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def contained(phases: Table, steps: Table | None) -> Contained | None:
     known = _lengths(phases, steps)
     whole = None
     if known is not None and steps is None:
-        whole = _longest(known)
+        whole = max(range(len(known.names)), key=known.typical)
         known = replace(known, whole=known.lasted[whole])
     if known is None or not _is_longer(known):
         return None
@@ -190,10 +189,6 @@ def _grid(shape: tuple[int, ...], place: tuple[Ints, Ints, Ints], table: Table) 
     size = int(np.prod(shape))
     total = np.bincount(cell, table.ints("duration_ns")[kept].clip(0).astype(np.float64), size)
     return np.where(np.bincount(cell, None, size) > 0, total, np.nan).reshape(shape)
-
-
-def _longest(known: _Lengths) -> int:
-    return max(range(len(known.names)), key=known.typical)
 
 
 def _is_longer(known: _Lengths) -> bool:

@@ -68,13 +68,10 @@ def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         )
         tables[name] = table.with_column("start_ns", _starts(table, begins))
         notes.append(Skipped(f"times of {name}", "no times, only durations: order assumed"))
-    job = replace(window.job, observed_until_ns=None) if _made_up(window, untimed) else window.job
+    job = window.job
+    if untimed and _earliest(window) == EARLIEST_NS:  # no moment can be compared with made-up times
+        job = replace(job, observed_until_ns=None)
     return Window(job, tables), tuple(notes)
-
-
-def _made_up(window: Window, untimed: Sequence[str]) -> bool:
-    """Whether nothing has times, so that no moment of a clock can be compared with them."""
-    return bool(untimed) and _earliest(window) == EARLIEST_NS
 
 
 def _lacks(window: Window, name: str) -> bool:

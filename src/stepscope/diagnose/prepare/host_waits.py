@@ -103,7 +103,8 @@ class HostWaits:
     @property
     def some_return_at_once(self) -> bool:
         """Whether some calls do not wait, for more than what is neglected."""
-        return _possible(one for one in self.best if one.follows) > self._neglected
+        neglected = _possible(self.best) * (1 - DECIDED)
+        return _possible(one for one in self.best if one.follows) > neglected
 
     @property
     def known(self) -> bool:
@@ -119,10 +120,6 @@ class HostWaits:
             if pair.waits:
                 blocked[pair.rows] = np.maximum(blocked[pair.rows], pair.waited_ns)
         return blocked
-
-    @property
-    def _neglected(self) -> float:
-        return _possible(self.best) * (1 - DECIDED)
 
 
 def _possible(pairs: Iterable[_Pair]) -> int:

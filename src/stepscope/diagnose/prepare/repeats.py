@@ -18,12 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.prepare.rounds import (
-    FEW_STEPS,
-    LEAST_ROUNDS,
-    MOST_UNLIKE,
-    round_of_calls,
-)
+from stepscope.diagnose.prepare.rounds import FEW_STEPS, LEAST_ROUNDS, MOST_UNLIKE, round_of_calls
 from stepscope.trace.names import BACKWARD, DATA_LOAD, OPTIMIZER
 from stepscope.window import NULL, Column, Ints, Strings, Table, Window, joined
 

@@ -91,7 +91,8 @@ def round_of_calls(window: Window) -> Ints | None:
     if comm is None or not len(comm):
         return None
     by_rank, unsized = _calls_by_rank(comm), kinds_and_operators(window, comm)
-    for token in (_with_sizes(comm, unsized), unsized):
+    sized = numbered(unsized, comm.ints("bytes")) if comm.has("bytes") else unsized
+    for token in (sized, unsized):
         if (step := _rounds(comm, by_rank, token)) is not None:
             return step
     return _between_equals(comm, by_rank, unsized)
@@ -110,11 +111,6 @@ def _has_steps(window: Window) -> bool:
         if table is not None and table.has("step") and bool((table.ints("step") >= first).any()):
             return True
     return False
-
-
-def _with_sizes(comm: Table, kind: Ints) -> Ints:
-    """Which call each row is, by its size as well."""
-    return numbered(kind, comm.ints("bytes")) if comm.has("bytes") else kind
 
 
 def _calls_by_rank(comm: Table) -> list[Ints]:
@@ -230,8 +226,7 @@ def _alike(there: Ints, most: int) -> Floats:
     """How often the call is there and again 1 to `most` calls later."""
     wide = 1 << int(2 * len(there) - 1).bit_length()
     turned = np.fft.rfft(there.astype(np.float64), wide)
-    alike: Floats = np.fft.irfft(turned * turned.conj(), wide)[1 : most + 1]
-    return alike
+    return np.asarray(np.fft.irfft(turned * turned.conj(), wide)[1 : most + 1])
 
 
 def _in_a_round(calls: Ints, length: int) -> dict[int, int]:
@@ -285,5 +280,4 @@ def _place_among(number: Ints, values: Ints) -> Ints:
     """The rank of each row's value among the different values of its number, from 0."""
     pairs, inverse = np.unique(np.stack((number, values)), axis=1, return_inverse=True)
     begins = np.searchsorted(pairs[0], pairs[0])
-    place: Ints = (np.arange(pairs.shape[1]) - begins)[inverse.ravel()]
-    return place
+    return np.asarray((np.arange(pairs.shape[1]) - begins)[inverse.ravel()])

@@ -34,8 +34,7 @@ class Both:
         close to the time that the data moved; within that time the two sides may have left
         apart."""
         own, theirs = self.own_end_ns - self.own_arrive_ns, self.their_end_ns - self.their_arrive_ns
-        moved: Ints = np.minimum(own, theirs)
-        return moved
+        return np.asarray(np.minimum(own, theirs))
 
 
 @dataclass(frozen=True)

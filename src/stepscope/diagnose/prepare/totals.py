@@ -22,20 +22,16 @@ TOLERANCE = 0.1
 
 
 def without_totals(phases: Table, steps: Table | None) -> tuple[Table, tuple[str, ...]]:
-    """The phases without totals of others, and the names of these."""
+    """The phases without totals of others, and the names of these: phases together typically last
+    longer than their step until these are left out."""
     dropped: list[str] = []
-    while steps is not None and _longer_than_steps(phases, steps):
+    while steps is not None and _of_steps(phases, steps) > 1 + TOLERANCE:
         name = _total(phases)
         if name is None or _another_runs_beside(phases, steps, name):
             break
         phases = phases.take(~phases.strings("phase").equals(name))
         dropped.append(name)
     return phases, tuple(dropped)
-
-
-def _longer_than_steps(phases: Table, steps: Table) -> bool:
-    """Whether phases together typically last longer than their step."""
-    return _of_steps(phases, steps) > 1 + TOLERANCE
 
 
 def _of_steps(phases: Table, steps: Table) -> float:

@@ -73,10 +73,6 @@ class Arrivals:
             return self.begins
         return np.asarray(self._last_ns - np.minimum.reduceat(self.arrive_ns, self.begins))
 
-    def caused_ns(self, ranks: int) -> Floats:
-        """The waiting that each rank alone caused, summed over all operators."""
-        return stats.sums(self.last_rank, self.alone_ns, ranks)
-
     def waited_apart_ns(self, ranks: int, but_for: int) -> Floats:
         """The waiting of each rank for a last arrival other than row `but_for`, summed over all
         operators without all ranks: those leave together what all wait for, and nobody is later

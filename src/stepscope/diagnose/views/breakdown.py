@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.numeric.intervals import AXIS_LIMIT, Axis, axis_over
-from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
+from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.window import NULL, Ints, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
@@ -58,8 +58,6 @@ class Breakdown:
     """One row per rank, from its first kernel to its last."""
     steps: Table
     """One row per rank and step."""
-    streams: Table
-    """Idle time of each stream separately; no rows on CPU."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +92,11 @@ def breakdown(window: Window) -> Breakdown | None:
     spans = _spans(ranks, rank, running)
     whole = spans.ints("step") == _WHOLE
     parts = _parts(work, spans)
-    on_device = window.table("kernels") is not None
-    streams = _streams(running if on_device else running.take(np.zeros(0, np.intp)))
-    return Breakdown(parts.take(whole), parts.take(~whole), streams)
+    return Breakdown(parts.take(whole), parts.take(~whole))
 
 
 def _running(window: Window) -> Table | None:
-    """Everything that ran, with rank, step, stream, kind, start, end and launch."""
+    """Everything that ran, with rank, step, kind, start, end and launch."""
     kernels = window.table("kernels")
     if kernels is not None:
         return _possible(_of_kernels(kernels))
@@ -122,7 +118,7 @@ def _of_kernels(kernels: Table) -> Table:
     kinds = np.array([_kind(name) for name in names.values] or [0], np.int64)
     start = kernels.ints("start_ns")
     launch = kernels.ints("enqueue_ns") if kernels.has("enqueue_ns") else np.full_like(start, NULL)
-    return _table(kernels, kinds[names.codes], kernels.ints("stream"), start,
+    return _table(kernels, kinds[names.codes], start,
                   start + kernels.ints("duration_ns"), launch)  # fmt: skip
 
 
@@ -158,29 +154,24 @@ def _kind(kernel: str) -> int:
 
 
 def _of_operators(operators: Table) -> Table:
-    own = operators.take(~_begins(operators.strings("name"), _CALLS))
+    names = operators.strings("name")
+    calls = np.array([name.startswith(_CALLS) for name in names.values] or [False], np.bool_)
+    own = operators.take(~calls[names.codes])
     start = own.ints("start_ns")
-    flat = np.zeros_like(start)
-    return _table(
-        own, flat, flat, start, start + own.ints("duration_ns"), np.full_like(start, NULL)
-    )
+    computes, unknown = np.full_like(start, _COMPUTES), np.full_like(start, NULL)
+    return _table(own, computes, start, start + own.ints("duration_ns"), unknown)
 
 
 def _of_comm(comm: Table) -> Table:
     known = comm.take((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
     start = known.ints("start_ns")
-    flat = np.zeros_like(start)
-    return _table(known, flat + _COMMUNICATES, flat, start, known.ints("end_ns"), flat + NULL)
+    communicates, unknown = np.full_like(start, _COMMUNICATES), np.full_like(start, NULL)
+    return _table(known, communicates, start, known.ints("end_ns"), unknown)
 
 
-def _begins(names: Strings, prefixes: tuple[str, ...]) -> Mask:
-    hits = np.array([value.startswith(prefixes) for value in names.values] or [False], np.bool_)
-    return hits[names.codes]
-
-
-def _table(of: Table, kind: Ints, stream: Ints, start: Ints, end: Ints, launch: Ints) -> Table:
+def _table(of: Table, kind: Ints, start: Ints, end: Ints, launch: Ints) -> Table:
     return Table({
-        "rank": of.ints("rank"), "step": of.ints("step"), "kind": kind, "stream": stream,
+        "rank": of.ints("rank"), "step": of.ints("step"), "kind": kind,
         "start_ns": start, "end_ns": end, "launch_ns": launch,
     })  # fmt: skip
 
@@ -272,41 +263,3 @@ def _parts(work: _Work, spans: Table) -> Table:
         "idle_ns": idle, "host_wait_ns": host, "pauses_ns": inside(work.pauses),
         "kernel_wait_ns": kernel, "other_ns": idle - host - kernel,
     })  # fmt: skip
-
-
-def _streams(running: Table) -> Table:
-    """Idle time of each stream, by what the kernel after each gap waited for."""
-    order = np.lexsort(tuple(running.ints(n) for n in ("start_ns", "stream", "rank")))
-    rows = running.take(order)
-    rank, stream = rows.ints("rank"), rows.ints("stream")
-    fresh = (np.diff(rank, prepend=-1) != 0) | (np.diff(stream, prepend=NULL) != 0)
-    lane = np.cumsum(fresh) - 1
-    before = _ends_before(lane, rows.ints("end_ns"))
-    gap = np.where(before == NULL, 0, np.maximum(rows.ints("start_ns") - before, 0))
-    host = (rows.ints("launch_ns") != NULL) & (rows.ints("launch_ns") > before) & (before != NULL)
-    short = ~host & (gap < KERNEL_WAIT_NS)
-    first = np.flatnonzero(fresh)
-
-    def total(chosen: Mask) -> Ints:
-        sums = np.zeros(first.size, np.int64)
-        np.add.at(sums, lane[chosen], gap[chosen])
-        return sums
-
-    return Table({
-        "rank": rank[first], "stream": stream[first], "host_wait_ns": total(host),
-        "kernel_wait_ns": total(short), "other_ns": total(~host & ~short),
-    })  # fmt: skip
-
-
-def _ends_before(lane: Ints, end: Ints) -> Ints:
-    """The latest end of the earlier kernels of the lane, for each kernel; NULL for the first."""
-    if not lane.size:
-        return end
-    origin = int(end.min())
-    # one running maximum is enough for all lanes if each lane begins above the previous one
-    step = int(end.max()) - origin + 1
-    if step * (int(lane[-1]) + 1) >= AXIS_LIMIT:
-        return np.full_like(end, NULL)
-    lifted = np.maximum.accumulate(lane * step + (end - origin)) - lane * step + origin
-    before = np.concatenate(([NULL], lifted[:-1]))
-    return np.where(np.diff(lane, prepend=-1) != 0, NULL, before)

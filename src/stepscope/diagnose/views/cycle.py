@@ -21,6 +21,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Table
 
@@ -34,9 +35,6 @@ Measured on real data."""
 LONGER = 1.2
 """Times that the longest kind must take as long as the others: less is no other work, as
 `waste.LONGER`. Measured on real data."""
-FALSE_ALARMS = 1e-3
-"""Share of jobs with steps in no order that may show a cycle, by Hoeffding's bound (1963).
-Statistics."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ a hundred cases. Statistics (binomial)."""
 class Walk:
     """A step as parts in order of time, and which ranks may wait for each other in them."""
 
-    rows: PhaseRows
     parts: list[Part]
     ways: list[Meeting]
     """The widest first."""
@@ -81,7 +80,7 @@ class Walk:
         listed, timed = bool(window.job.groups), not rows.made_up or bool(tiles.passing)
         parted = tuple(one for one in roles(window) if one.size > 1)
         by_role = () if is_staged(window) or len(parted) < 2 else (Meeting("role", parted),)
-        return cls(rows, parts, ways, late, floor_ns, listed, timed, tiles.passing, by_role)
+        return cls(parts, ways, late, floor_ns, listed, timed, tiles.passing, by_role)
 
 
 @dataclass(frozen=True)

@@ -274,5 +274,4 @@ def _ranks(number: Ints, row: Ints) -> Ints:
     """The number of ranks that have rows with each number."""
     used = np.zeros((int(number.max()) + 1, int(row.max()) + 1), np.bool_)
     used[number, row] = True
-    ranks: Ints = used.sum(axis=1)
-    return ranks
+    return np.asarray(used.sum(axis=1))

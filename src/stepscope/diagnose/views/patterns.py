@@ -33,7 +33,6 @@ COMMUNICATES = ("c10d", "gloo:", "nccl:", "record_param_comms", "Synchronize", "
 PINS = "pin memory"
 LOADS = (PINS, "loader worker")
 """Beginnings of the names of threads and processes that load data."""
-MAIN = "MainThread"
 TORCHS_MARKS = ("Optimizer.", "enumerate(DataLoader)#")
 """Beginnings of the names of PyTorch's own annotations that contain one kind of work."""
 TORCHS_PASSES = ("DistributedDataParallel.", "FullyShardedDataParallel.", "FSDP::")
@@ -135,8 +134,6 @@ class Patterns:
     """`[function, rank]`, how often it was called; NaN where unknown."""
     own: Floats
     """By rank, the share of the window in which its training thread works itself."""
-    waiting: Floats
-    """By rank, the share in which it waits for other ranks or its device."""
     steps: Span | None
     """First and last step, where they are known."""
     time_ns: Span
@@ -210,8 +207,7 @@ def _window_of(table: Table, row: Ints) -> Ints:
     of_row = row[begins]
     starts = np.flatnonzero(np.diff(of_row, prepend=-1))
     turn = np.arange(len(of_row)) - np.repeat(starts, np.diff(np.append(starts, len(of_row))))
-    found: Ints = turn[pair]
-    return found
+    return np.asarray(turn[pair])
 
 
 def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
@@ -221,7 +217,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     beta = stats.sums(cell, table.floats("beta"), cells).reshape(len(first), ranks)
     waits_for = np.array([one.waits for one in names], np.bool_)
     trains = np.array([not one.thread for one in names], np.bool_)
-    own, waiting = (beta[trains & ~waits_for].sum(axis=0), beta[trains & waits_for].sum(axis=0))
+    own = beta[trains & ~waits_for].sum(axis=0)
     profiled: Mask = np.bincount(row, minlength=ranks) > 0
     ours = np.array([is_ours(one.location) for one in names], np.bool_)
     kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1) & ~ours)
@@ -234,7 +230,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     return Patterns(
         tuple(_with_caller(table, number, names, kept)), beta, mu, sigma,
         _calls(table, at, chosen, beta.shape),
-        np.where(profiled, own, np.nan), np.where(profiled, waiting, np.nan), _steps(table),
+        np.where(profiled, own, np.nan), _steps(table),
         (int(begin.min()), int((begin + lasted).max())), _step_ns(table),
         any(one.kind == "kernel" for one in names),
     )  # fmt: skip

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.patterns import MAIN, Function, Patterns
+from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.views.stack_rows import MAIN
 from stepscope.trace import GIL
 from stepscope.window import Floats, Ints, Mask
 

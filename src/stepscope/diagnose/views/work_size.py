@@ -112,8 +112,7 @@ def _add(grid: Floats, cell: Ints, size_bytes: Ints) -> None:
 
 def _stages_of(sizes: Floats) -> Ints:
     """The same number for sizes that are alike; 0: of size 1."""
-    stages: Ints = np.rint(np.log(sizes) / np.log1p(ALIKE)).astype(np.int64)
-    return stages
+    return np.asarray(np.rint(np.log(sizes) / np.log1p(ALIKE)).astype(np.int64))
 
 
 def _most_frequent(sizes: Floats) -> float:

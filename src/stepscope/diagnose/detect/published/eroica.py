@@ -12,8 +12,7 @@ What differs: nothing but that workers are ranks of any role, as in the paper.
 Cost: 100 distances per function and worker, compiled.
 Cannot see: who waits and who is waited for.
 
-A pattern is (beta, mu, sigma). `beyond` is equation 7, `normalised` 8, `unlike` N times 9, and
-`outliers` the second part of 11. Unknown coordinates are NaN and differ from nothing.
+Unknown coordinates are NaN and differ from nothing.
 100 Delta is an integer, so its median and its MAD are exact counts in 101 bins. The comparison of
 all workers with the sampled ones is compiled; without a compiler numpy does the same, ten times as
 slowly.
@@ -198,5 +197,4 @@ def _middle(values: Floats, times: Ints) -> float:
 def outliers(counts: NDArray[np.int32], most: int, mads: float) -> Mask:
     """Workers that are unlike more peers than the median plus this many MADs."""
     middle, spread = median_and_mad(counts, most)
-    found: Mask = counts > middle + mads * spread
-    return found
+    return np.asarray(counts > middle + mads * spread)

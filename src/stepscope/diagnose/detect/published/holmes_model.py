@@ -19,12 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.diagnose.detect.published.holmes_features import (
-    FEATURES,
-    Log,
-    drift,
-    iteration_ns,
-)
+from stepscope.diagnose.detect.published.holmes_features import FEATURES, Log, drift, iteration_ns
 from stepscope.diagnose.numeric.forest import Forest, Tree
 from stepscope.errors import FormatError
 from stepscope.trace import OPERATORS

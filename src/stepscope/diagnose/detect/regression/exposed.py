@@ -63,7 +63,8 @@ def newly_exposed(job: Observed, split: int) -> Exposed | None:
         return None
     if abs(_grown(own, passes & ~meets, late)) > WELL * grown:
         return None
-    each = meets[late].sum() / max(_rank_steps(rows, late), 1)
+    rank_steps = np.unique(rows.rank[late] * (int(rows.column.max()) + 1) + rows.column[late]).size
+    each = meets[late].sum() / max(rank_steps, 1)
     return Exposed(op, BACKWARD, grown * each, lasts * each)
 
 
@@ -109,11 +110,6 @@ def _grown(own: Floats, rows: Mask, late: Mask) -> float:
     if not before.size or not after.size:
         return float("inf")
     return stats.median(after) - stats.median(before)
-
-
-def _rank_steps(rows: PhaseRows, late: Mask) -> int:
-    cell = rows.rank[late] * (int(rows.column.max()) + 1) + rows.column[late]
-    return int(np.unique(cell).size)
 
 
 def _exchange(job: Observed, rows: PhaseRows) -> tuple[Union, str] | None:

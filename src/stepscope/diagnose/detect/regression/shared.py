@@ -103,7 +103,7 @@ class SharedRegression:
         if passed is None and _is_hidden(job, change.split, change, so_far.culprits):
             return
         named = {one.row for one in so_far.culprits}
-        found = find_everyones(job, job.samples, change, named)
+        found = find_everyones(job, change, named)
         if found is not None and (passed is None or found.cause in OF_THE_JOB):
             yield found
 
@@ -161,7 +161,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     period = job.line.job_period_ns
     before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
     change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
-    found = find_everyones(job, job.samples, change, named)
+    found = find_everyones(job, change, named)
     if found is None or found.score < SUSPECT_SCORE:
         rise = shared_rise(job, change, named)
         if not _is_of_all(job, rise, change):
@@ -172,7 +172,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
 
 def _at_once(job: Observed, change: StepChange, named: Collection[int]) -> Iterator[Regression]:
     """The finding about a rise that a phase shows to have come at once."""
-    found, rise = find_everyones(job, job.samples, change, named), shared_rise(job, change, named)
+    found, rise = find_everyones(job, change, named), shared_rise(job, change, named)
     if found is not None and found.score >= SUSPECT_SCORE:
         yield found
     elif _is_of_all(job, rise, change):
@@ -210,11 +210,8 @@ def _healed(job: Observed, lost_ns: Floats) -> Floats:
 
 
 def find_everyones(
-    job: Observed,
-    samples: Samples | None,
-    change: StepChange,
-    culprits: Collection[int] = (),
-) -> Regression | None:
+    job: Observed, change: StepChange, culprits: Collection[int]
+) -> Regression | None:  # fmt: skip
     """The regression as a finding about all ranks, if they share it and a cause is known.
 
     Args:
@@ -222,7 +219,7 @@ def find_everyones(
         culprits: rows that have a verdict of their own: their pauses and functions are explained.
     """
     rise = shared_rise(job, change, culprits)
-    reason = _shown(job, samples, rise, change, culprits)
+    reason = _shown(job, rise, change, culprits)
     if reason is None and change.ratio >= LEAST_RISE:
         reason = _inferred(job, rise, change) or _in_phases(job, change)
         if reason is not None and (fewer := fewer_ranks(job, change)):
@@ -250,19 +247,15 @@ class _Reason:
 
 
 def _shown(
-    job: Observed,
-    samples: Samples | None,
-    rise: Rise,
-    change: StepChange,
-    culprits: Collection[int],
-) -> _Reason | None:
+    job: Observed, rise: Rise, change: StepChange, culprits: Collection[int]
+) -> _Reason | None:  # fmt: skip
     """The cause that a measurement shows, on all ranks or on a different rank in each step."""
     if rise.pause_ns >= HALF * rise.step_ns:
         where = collecting_function(job, change.split, len(job.line.steps))
         return _Reason("gc", 0.9, _named(rise.phase), where, shown=True)
-    if samples is not None and (not culprits or _is_work(rise)):
+    if job.samples is not None and (not culprits or _is_work(rise)):
         split_ns = int(job.line.begins_ns[change.split])
-        others = samples.without(culprits)
+        others = job.samples.without(culprits)
         others = others.only(_in_usual_steps(job, others, change))
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
         if slow is not None and ENGINE not in slow.function:  # autograd runs all backward passes

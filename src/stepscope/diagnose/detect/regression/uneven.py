@@ -18,9 +18,10 @@ import numpy as np
 
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import two_passes
-from stepscope.diagnose.detect.straggler import FALSE_ALARMS, log_ratios
+from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.trace import FORWARD
 from stepscope.window import Floats, Ints
 
