@@ -156,28 +156,38 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     optimizer (it may have a larger part of its state), and in pipelines and with experts, where
     slow ranks wait as well.
     """
-    own = job.own
-    works = [phase for phase in WAIT_FREE if phase in own.phases and phase not in own.hidden_phases]
-    passes = own.hidden_phases.union(_unmarked_passes(job.window))
+    passes = job.own.hidden_phases.union(_unmarked_passes(job.window))
+    apart = [phase for phase in job.own.phases
+             if is_work(phase) and phase not in {*passes, *UNNAMED}]  # fmt: skip
     slow_within = {phase for phase in one.phases if is_work(phase)} - {OPTIMIZER, *UNNAMED}
-    if OPTIMIZER not in works or not slow_within:
+    if not slow_within or (OPTIMIZER not in apart and len(apart) < 2):
         return 0.0
     if is_staged(job.window) or job.has_experts:
         return 0.0
-    times = min(_times_as_long(job, one, phase) for phase in works)
-    lasted = [own.lasted.get(phase, own.of(phase))[one.row, one.columns]
-              for phase in own.phases if phase == OPTIMIZER or phase in passes]  # fmt: skip
-    lasted += _of_unknown(job, sorted(own.hidden_phases.difference(own.phases)), one)
-    return max(1.0 - 1.0 / times, 0.0) * stats.median(np.nansum(lasted, axis=0))
+    # by others' names nobody knows which phases are the device's
+    works = [phase for phase in apart if phase in WAIT_FREE or OPTIMIZER not in apart]
+    longer = 1.0 - 1.0 / min(_times_as_long(job, one, phase) for phase in works)
+    excess = [longer * time for time in _as_slow(job, one, passes)]
+    if longer > 0 and job.own.hidden_phases:
+        excess += [_beyond_peers(job, one, phase) for phase in apart if phase in slow_within]
+    return max(stats.median(np.nansum(excess, axis=0)), 0.0) if excess else 0.0
 
 
-def _of_unknown(job: Observed, phases: list[str], one: Suspect) -> list[Floats]:
-    """How long a rank is in phases of which no own time is known, in its steps."""
-    rows = phase_rows(job.window, job.line) if phases else None
-    if rows is None:
-        return []
-    lasted = rows.grids(rows.duration.astype(np.float64), phases)
-    return list(lasted[:, one.row, one.columns])
+def _as_slow(job: Observed, one: Suspect, passes: frozenset[str]) -> list[Floats]:
+    """How long a rank is in its optimizer and in each pass that may hide waiting, in its steps."""
+    own, hidden = job.own, sorted(job.own.hidden_phases)
+    phases = [phase for phase in own.phases if phase in {OPTIMIZER, *passes}.difference(hidden)]
+    rows = phase_rows(job.window, job.line) if hidden else None
+    lasted = [own.of(phase) for phase in phases]
+    if rows is not None:
+        lasted += rows.grids(rows.duration.astype(np.float64), hidden)
+    return [time[one.row, one.columns] for time in lasted]
+
+
+def _beyond_peers(job: Observed, one: Suspect, phase: str) -> Floats:
+    """By how much longer than its peers a rank takes in a phase, in its steps."""
+    own, peers = job.own.of(phase)[:, one.columns], job.peers_of(one.row, phase)
+    return np.asarray(own[one.row] - stats.column_median(own[peers]))
 
 
 def _unmarked_passes(window: Window) -> frozenset[str]:
