@@ -180,7 +180,7 @@ def _as_slow(job: Observed, one: Suspect, passes: frozenset[str]) -> list[Floats
     rows = phase_rows(job.window, job.line) if hidden else None
     lasted = [own.of(phase) for phase in phases]
     if rows is not None:
-        lasted += rows.grids(rows.duration.astype(np.float64), hidden)
+        lasted += [*rows.grids(rows.duration.astype(np.float64), hidden)]
     return [time[one.row, one.columns] for time in lasted]
 
 

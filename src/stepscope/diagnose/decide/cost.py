@@ -324,9 +324,10 @@ class _Healing:
         if self._replay is None or self._shrinking is None or not savings:
             return lost
         graph = self._replay.graph
-        healed = np.nansum([np.maximum(saved, 0.0) for saved in savings.values()], axis=0)
-        columns = graph.lanes.columns
-        replayed = np.minimum(self._replayed_ns(savings), healed[columns])
+        columns, replayed = graph.lanes.columns, self._replayed_ns(savings)
+        if self._chain is None:  # in a chain a step also gains what earlier ones did
+            healed = np.nansum([np.maximum(saved, 0.0) for saved in savings.values()], axis=0)
+            replayed = np.minimum(replayed, healed[columns])
         modelled = float(np.maximum(lost[columns], 0.0).sum())
         # steps that were not replayed are scaled as those that were: replay against busiest rank
         lost = lost * (max(float(replayed.sum()), 0.0) / modelled if modelled > 0 else 1.0)

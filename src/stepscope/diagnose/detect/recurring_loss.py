@@ -44,7 +44,7 @@ SCORE = 0.7
 RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
-NOT_PLANNED = ("compilation", "garbage collection", "data loading")
+NOT_PLANNED = ("compilation", "garbage collection")
 """Sources of which no job has any by design: what they cost is worth a verdict as any other's."""
 
 
@@ -87,7 +87,8 @@ def _least(found: Recurrent, source: Named) -> float:
     """What long steps must cost."""
     if source.source in NOT_PLANNED:
         return LEAST_COST
-    return MOST_OF_LAST if _is_of_ranks(found, source) else LEAST_LOSS
+    known = source.source == "data loading" or _is_of_ranks(found, source)
+    return MOST_OF_LAST if known else LEAST_LOSS
 
 
 def _is_of_ranks(found: Recurrent, source: Named) -> bool:
