@@ -169,7 +169,8 @@ def device_excess_ns(job: Observed, one: Suspect) -> float:
     longer = 1.0 - 1.0 / min(_times_as_long(job, one, phase) for phase in works)
     excess = [longer * time for time in _as_slow(job, one, passes)]
     if longer > 0 and job.own.hidden_phases:
-        excess += [_beyond_peers(job, one, phase) for phase in apart if phase in slow_within]
+        excess += [job.excess_of(phase, one.row)[one.columns] for phase in apart
+                   if phase in slow_within]  # fmt: skip
     return max(stats.median(np.nansum(excess, axis=0)), 0.0) if excess else 0.0
 
 
@@ -182,12 +183,6 @@ def _as_slow(job: Observed, one: Suspect, passes: frozenset[str]) -> list[Floats
     if rows is not None:
         lasted += [*rows.grids(rows.duration.astype(np.float64), hidden)]
     return [time[one.row, one.columns] for time in lasted]
-
-
-def _beyond_peers(job: Observed, one: Suspect, phase: str) -> Floats:
-    """By how much longer than its peers a rank takes in a phase, in its steps."""
-    own, peers = job.own.of(phase)[:, one.columns], job.peers_of(one.row, phase)
-    return np.asarray(own[one.row] - stats.column_median(own[peers]))
 
 
 def _unmarked_passes(window: Window) -> frozenset[str]:

@@ -318,8 +318,8 @@ class _Healing:
         return {key: saved for key, saved in self.savings.items() if key[0] != one.row}
 
     def lost_ns(self, savings: Savings) -> Floats:
-        """The time lost in each column of the grid: by replay, else by the busiest rank; no more
-        than all that is healed."""
+        """The time lost in each column of the grid: by replay, else by the busiest rank. Except
+        in a chain of steps, no step gains more than what is healed in it."""
         lost = _of_busiest(self.job, savings)
         if self._replay is None or self._shrinking is None or not savings:
             return lost

@@ -10,10 +10,10 @@ places (`numeric.combs`); the source is named only from what was recorded in the
 or loads and has most of the excess; pauses for garbage collection; functions on the stacks; a
 compiler's operators; other processes on the processors or GPUs; waiting for a processor, which the
 kernel counts, though others are as busy at all times. Each is compared with the steps between the
-slow ones. A
-distance alone names nothing: a minute may be a timer of the job as well as cron's. Every diagnosis
-shows the periods it finds beside the verdicts: a checkpoint accuses nobody, what has a culprit
-already has its verdict, and what costs a tenth of the time gets one (`recurring_loss`).
+slow ones. A distance alone names nothing: a minute may be a timer of the job as well as cron's.
+Every diagnosis shows the periods it finds beside the verdicts: a checkpoint accuses nobody, what
+has a culprit already has its verdict, and what costs a tenth of the time gets one
+(`recurring_loss`).
 Cost: a running median per series; 40 ms for a series of 4,000 steps with 400 slow ones; for the
 source one pass over the stacks, and two means of a counter per event.
 Cannot see: fewer than five slow steps; distances below three steps; moments that wander; what no
@@ -168,10 +168,10 @@ def _by_operators(job: Observed, found: Recurrent) -> Iterator[Named]:
     operators = job.window.table("host_ops")
     if operators is None:
         return
-    names, shape, cells = operators.strings("name"), job.line.shape, job.line.cells(operators)
-    known = names.equals(*filter(compiles, names.values)) & (cells >= 0)
-    lasted = operators.ints("duration_ns")[known].astype(np.float64)
-    compiled = stats.sums(cells[known], lasted, shape[0] * shape[1]).reshape(shape)
+    names = operators.strings("name")
+    of_compiler = names.equals(*filter(compiles, names.values))
+    cells = np.where(of_compiler, job.line.cells(operators), -1)
+    compiled = job.line.sums(cells, operators.ints("duration_ns"))
     part = float(rise(compiled.max(axis=0)[None], found)[0]) / found.excess_ns
     if part >= HALF:
         yield Named("compilation", f"operators of a compiler are {percent(part)} of the excess")

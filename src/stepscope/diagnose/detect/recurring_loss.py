@@ -45,12 +45,12 @@ RARE = 0.1
 """A phase that usually takes less than this part of what it takes in long steps is no part of
 training: it saves or evaluates. Our choice."""
 NOT_PLANNED = ("compilation", "garbage collection")
-"""Sources of which no job has any by design: what they cost is worth a verdict as any other's."""
+"""Sources that no job has by design, so that they need to cost no more than any other fault."""
 
 
 class RecurringLoss:
-    """Long steps that come back, by plan or not, and cost more than a tenth of the time, or more
-    than noise where nobody plans what was seen in them."""
+    """Long steps that come back and cost more than a tenth of the time, planned or not; less is
+    enough where their source is known and is never planned."""
 
     name = "recurring-loss"
     needs = Needs("steps")

@@ -107,7 +107,7 @@ def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
     if not own:
         return []
     first = own[0]
-    if first.is_unknown and _harmed_nobody(window, exits, first):
+    if first.is_unknown and _is_harmless(window, exits, first):
         return []
     return [one for one in own if one.ts_ns == first.ts_ns or _is_alike(one, first)]
 
@@ -133,8 +133,8 @@ def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
     return exits[-1].ts_ns - exits[0].ts_ns <= TOGETHER_NS
 
 
-def _harmed_nobody(window: Window, exits: Sequence[Exit], first: Exit) -> bool:
-    """Whether all others ended with it, or ended normally, which they cannot without it."""
+def _is_harmless(window: Window, exits: Sequence[Exit], first: Exit) -> bool:
+    """Whether all others ended with it, or normally afterwards."""
     known = [one for one in exits if not one.is_unknown]
     ended = {one.rank for one in exits}.issuperset(window.ranks)
     if ended and known and all(one.is_normal for one in known):

@@ -62,7 +62,7 @@ class Arrivals:
         return np.diff(self.begins, append=self.arrive_ns.size)
 
     @cached_property
-    def _last_ns(self) -> Ints:
+    def last_ns(self) -> Ints:
         """The last arrival at each operator."""
         return np.maximum.reduceat(self.arrive_ns, self.begins)
 
@@ -71,13 +71,13 @@ class Arrivals:
         """By how much the last arrival at each operator comes after the first one."""
         if not self.begins.size:
             return self.begins
-        return np.asarray(self._last_ns - np.minimum.reduceat(self.arrive_ns, self.begins))
+        return np.asarray(self.last_ns - np.minimum.reduceat(self.arrive_ns, self.begins))
 
     def waited_apart_ns(self, ranks: int, but_for: int) -> Floats:
         """The waiting of each rank for a last arrival other than row `but_for`, summed over all
         operators without all ranks: those leave together what all wait for, and nobody is later
         than others by it."""
-        latest, members = self._last_ns, self._members
+        latest, members = self.last_ns, self._members
         counts = np.repeat((members < ranks) & (self.last_rank != but_for), members)
         wait = np.repeat(latest, members) - self.arrive_ns
         return stats.sums(self.rows, np.where(counts, wait, 0), ranks)
@@ -85,16 +85,12 @@ class Arrivals:
     def alone_in(self, operators: Ints, columns: int) -> Floats:
         """For how long, in each step, others waited for the last rank alone in these operators."""
         operators = operators[self.step[operators] >= 0]
-        last = self._last_ns[operators]
-        begin = last - self.alone_ns[operators]
-        return _waited(self.step[operators], begin, last, columns)
+        return self._alone(operators, self.step[operators], columns)
 
     def alone_of(self, chosen: Mask, ranks: int, columns: int) -> Floats:
         """For how long others waited for each rank alone in these operators, `[rank, step]`."""
         cell = self.last_rank[chosen] * columns + self.step[chosen]
-        last = self._last_ns[chosen]
-        begin = last - self.alone_ns[chosen]
-        return _waited(cell, begin, last, ranks * columns).reshape(ranks, columns)
+        return self._alone(chosen, cell, ranks * columns).reshape(ranks, columns)
 
     def most_alone_of(self, chosen: Mask, ranks: int, columns: int) -> Floats:
         """The same of the operator of each step at which it was longest."""
@@ -147,6 +143,11 @@ class Arrivals:
         place = late[known], self.step[operator[begins]][known]
         np.maximum.at(longest, place, (last - before)[known])
         return longest
+
+    def _alone(self, operators: Ints | Mask, cell: Ints, cells: int) -> Floats:
+        """For how long, in each cell, others waited for the last rank alone in these operators."""
+        last = self.last_ns[operators]
+        return _waited(cell, last - self.alone_ns[operators], last, cells)
 
     def _lags(self, culprits: Mask) -> tuple[Ints, Ints]:
         """The step of each operator with both, and by how much the last culprit came later."""

@@ -31,8 +31,8 @@ leave an operator together, and the last one to arrive at the next waits for nob
 much it comes later than the second last is its own time, wherever the others wait, and whatever its
 device or host did meanwhile. To several that are in progress at once, as FSDP gathers ahead, it is
 late once. Nobody stops to compute for the sum of gradients, so that the others are ahead by ever
-more: there the largest lateness counts, and not each anew. That shows a rank that stands still now
-and then within a pass, when the others wait for it in the middle of theirs.
+more: there only the largest lateness counts. That shows a rank that stands still now and then
+within a pass, when the others wait for it in the middle of theirs.
 
 What a rank was late by when it entered the phase is no work in it, and is taken out. The rule holds
 where every operator is one of all ranks: else the last one may have waited in another.
@@ -214,8 +214,7 @@ def _are_of_all(window: Window, groups: set[str]) -> bool:
 
 def _late_in(rows: PhaseRows, arrivals: Arrivals, wanted: Mask) -> Floats:
     """The same of the rows of one phase."""
-    last_ns = np.maximum.reduceat(arrivals.arrive_ns, arrivals.begins)
-    at = rows.axis.at(arrivals.last_rank, last_ns)
+    at = rows.axis.at(arrivals.last_rank, arrivals.last_ns)
     phase = rows.union_of(wanted)
     inside = phase.holds(at) & (arrivals.step >= 0)
     reduces = arrivals.op.equals(*REDUCTIONS)

@@ -13,7 +13,7 @@ from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.patterns import Activity, Span, summarize, table_of
-from stepscope.window import NULL, Mask, Strings, Table, Union, distinct, joined, union
+from stepscope.window import NULL, Mask, Strings, Table, distinct, joined
 
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
 _WAIT = (*ON_CPU, "FSDP::")
@@ -95,10 +95,8 @@ def _operators(recorded: Recording) -> Iterator[Table]:
 def blocked(recorded: Recording) -> Table:
     """The calls of the runtime in which a thread is blocked until the device gets on: long ones,
     while the device works. The runtime's threads are not known.
-
-    Before its first recorded kernel a device may execute what was launched before the recording.
     """
-    calls, busy = long_calls(recorded), device_works(recorded)
+    calls, busy = long_calls(recorded), recorded.device_works
     start, length = calls.ints("start_ns"), calls.ints("duration_ns")
     calls = calls.take(2 * busy.within(start, start + length) > length)
     names = Strings(np.zeros(len(calls), np.int32), (BLOCKED,))
@@ -108,15 +106,6 @@ def blocked(recorded: Recording) -> Table:
 def long_calls(recorded: Recording) -> Table:
     """The calls of the runtime that last so long that they may wait for the device."""
     return recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
-
-
-def device_works(recorded: Recording) -> Union:
-    """When the device executes something."""
-    start, end = recorded.device.ints("start_ns"), ends(recorded.device)
-    if not start.size or not len(recorded.runtime):
-        return union(start, end)
-    first = min(int(recorded.runtime.ints("start_ns")[0]), int(start[0]))
-    return union(np.append(start, first), np.append(end, start[0]))
 
 
 def _within(operators: Table, calls: Table) -> Mask:

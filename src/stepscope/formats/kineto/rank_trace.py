@@ -18,14 +18,7 @@ from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
 from stepscope.formats.kineto.launches import Launched, began, launched
 from stepscope.formats.kineto.names import PROFILER_STEP
-from stepscope.formats.kineto.patterns import (
-    activity,
-    device_works,
-    long_calls,
-    patterns,
-    step_numbers,
-    window,
-)
+from stepscope.formats.kineto.patterns import activity, long_calls, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.recording import Recording, recording, scanner
@@ -244,12 +237,10 @@ def _steps_table(recorded: Recording, steps: Steps, of: Launched) -> Table:
 def _host_works(recorded: Recording, steps: Steps) -> Ints:
     """How long the host works on each step: without long calls of the runtime, as far as the device
     works meanwhile. What remains of such a call, as of freeing memory, the device waits for."""
-    calls = long_calls(recorded)
-    waits, busy = union(calls.ints("start_ns"), ends(calls)), device_works(recorded)
-    both = union(np.append(waits.start, busy.start), np.append(waits.end, busy.end))
-    begin, end = steps.start_ns, steps.end_ns
-    alone = both.within(begin, end) - busy.within(begin, end)
-    return end - begin - waits.within(begin, end) + alone
+    calls, begin, end = long_calls(recorded), steps.start_ns, steps.end_ns
+    long = union(calls.ints("start_ns"), ends(calls))
+    alone = long.without(recorded.device_works)
+    return end - begin - long.within(begin, end) + alone.within(begin, end)
 
 
 def _device_ends(recorded: Recording, steps: Steps, of: Launched) -> Ints:

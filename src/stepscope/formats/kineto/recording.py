@@ -8,6 +8,7 @@ memory samples, metadata of the viewer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,8 +16,8 @@ from stepscope.formats.kineto.calls import COMMUNICATES, Call, Calls, Number
 from stepscope.formats.kineto.compiled import Scanner
 from stepscope.formats.kineto.names import COLLECTION, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.plain import plain
-from stepscope.formats.kineto.spans import named
-from stepscope.window import Column, Strings, Table
+from stepscope.formats.kineto.spans import ends, named
+from stepscope.window import Column, Strings, Table, Union, union
 
 CPU, MARK, RUNTIME, DEVICE, PYTHON, CALLS = "cpu", "mark", "runtime", "device", "python", "calls"
 _CATEGORIES = {
@@ -63,6 +64,18 @@ class Recording:
     """The number of the device that the process uses; -1 if unknown."""
     full: bool
     """Whether there were more events than any job writes, so that not all were read."""
+
+    @cached_property
+    def device_works(self) -> Union:
+        """When the device executes something.
+
+        Before its first recorded kernel it may execute what was launched before the recording.
+        """
+        start, end = self.device.ints("start_ns"), ends(self.device)
+        if not start.size or not len(self.runtime):
+            return union(start, end)
+        first = min(int(self.runtime.ints("start_ns")[0]), int(start[0]))
+        return union(np.append(start, first), np.append(end, start[0]))
 
 
 def scanner() -> Scanner:
