@@ -168,11 +168,12 @@ def test_a_hang_is_reported_though_no_diagnosis_found_a_folder_yet(
     assert "rank 3 never entered" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("seconds", "cpu", "pause"), [(0.02, 0.02, 4), (3, 0.02, 4), (1, 1, 100)])
+@pytest.mark.parametrize(("seconds", "cpu", "pause"), [(0.02, 0.02, 4), (3, 0.02, 4), (1, 1, 25)])
 def test_the_pause_grows_with_the_cpu_time_of_a_diagnosis(
-    run: Run, seconds: float, cpu: float, pause: float
+    run: Run, monkeypatch: pytest.MonkeyPatch, seconds: float, cpu: float, pause: float
 ) -> None:
     """And not for how long it had to wait for one."""
+    monkeypatch.setattr(live, "PAUSE_FACTOR", 25.0)
     run.job.look_seconds, run.job.look_cpu = seconds, cpu
     run.watch(250)
     first, second = run.job.looks[:2]

@@ -51,9 +51,9 @@ DIAGNOSE_SECONDS = 4.0
 """Shortest time between two full diagnoses."""
 CONFIRM_SECONDS = 2.0
 """The next diagnosis comes sooner to confirm a slowdown, or the end of a hang."""
-PAUSE_FACTOR = 100.0
-"""Pause after a diagnosis per CPU second that it took, so that diagnoses use at most 1 % of one
-core. CPU time counts, because on a busy host a diagnosis takes longer without using more CPU."""
+PAUSE_FACTOR = 100.0 / len(os.sched_getaffinity(0))
+"""Pause after a diagnosis per CPU second that it took, so that diagnoses use at most 1 % of the
+processors. CPU time counts: on a busy host a diagnosis takes longer without using more of it."""
 STATUS_SECONDS = 10.0
 QUICK_HANG_SCORE = 0.95
 """A hang with this confidence is reported without a full diagnosis: a stopped process has 0.97, and
