@@ -60,6 +60,22 @@ def test_a_message_that_was_lost_shifts_no_later_ones() -> None:
     assert len(pairs) == STEPS * (EACH + 2) - EACH, "all but the messages of that step"
 
 
+def test_a_rank_that_was_recorded_from_a_later_step_on_meets_the_same_messages() -> None:
+    rows = messages()
+    lost = {at for at, row in enumerate(rows) if row[1] == 0 and row[0] == 1}
+    pairs = [one for one in met(without(rows, lost)) if len(one) == 2]
+    assert all(first[1] == second[1] for first, second in pairs)
+    assert len(pairs) == (STEPS - 1) * (EACH + 2)
+
+
+def test_what_a_rank_sent_before_another_stood_still_is_received_in_order() -> None:
+    """The receives of its last steps are missing, but nothing was lost."""
+    rows = messages()
+    lost = {at for at, row in enumerate(rows) if row[0] == 1 and int(str(row[3])) > 8}
+    window = Window(Job("hung", 2), {"comm_ops": without(rows, lost)})
+    assert with_pairs(window) is window
+
+
 @given(some.sets(some.integers(0, 2 * STEPS * (EACH + 2) - 1), max_size=12))
 def test_rows_meet_only_their_own(lost: set[int]) -> None:
     """Collectives are at the ends of each step here: a gap shows every message that is missing."""
