@@ -76,7 +76,8 @@ class SlowTransfers:
         cost = so_far.lost_ns
         changed = [_case(job, moved, span, cost) for span in _changes(job, moved, judged)]
         best = max(changed, key=lambda one: one.sure * one.share, default=None)
-        if best is None or best.score < LEAST_SCORE:
+        # links that changed and cost nothing are no reason to ask which are slow throughout
+        if best is None or (best.score < LEAST_SCORE and best.found.bits < RARE_BITS):
             best = _case(job, moved, _Span(judged, None), cost)
         if best.score < LEAST_SCORE or not (best.named or best.span.usual is not None):
             return
