@@ -23,7 +23,7 @@ def a_suspect(row: int) -> Suspect:
     return Suspect(row, "moe_experts", ("moe_experts",), 0, STEPS, 0.3, 20.0, 5.0, 30 * MS, 1.3, 1)
 
 
-def with_levels(levels: list[float], experts: bool = True) -> Observed:
+def with_levels(levels: list[float], experts: bool = True, per_host: int = RANKS) -> Observed:
     """Each rank's experts take 80 ms times its level in every step."""
     own = 80 * MS * np.array(levels)[None, :, None] * np.ones((1, len(levels), STEPS))
     line, everybody = SimpleNamespace(typical_ns=400 * MS), np.arange(len(levels))
@@ -33,6 +33,7 @@ def with_levels(levels: list[float], experts: bool = True) -> Observed:
 
     return cast(Observed, SimpleNamespace(
         has_experts=experts, line=line, groups=groups,
+        host_rows=np.split(everybody, len(levels) // per_host),
         own=OwnTime(("moe_experts",), own, own * np.nan),
         window=SimpleNamespace(table=lambda name: None),
     ))  # fmt: skip
@@ -49,6 +50,15 @@ def test_a_second_slow_rank_does_not_excuse_the_first() -> None:
     others = np.exp(np.random.default_rng(4).normal(0, 0.15, RANKS - 2))
     job = with_levels([2.4, 2.4, *others])
     assert [one.ordinary for one in excused(job, [a_suspect(0), a_suspect(1)])] == [False, False]
+
+
+@pytest.mark.parametrize(("slow", "ordinary"), [(range(8), False), (range(4, 12), True)])
+def test_just_the_ranks_of_a_host_are_slow_for_another_reason(slow: range, ordinary: bool) -> None:
+    """ARGUS, section 9.5. To each of them, the other seven show how much experts differ."""
+    levels = np.exp(np.random.default_rng(4).normal(0, 0.15, RANKS))
+    levels[slow.start : slow.stop] *= 3
+    found = excused(with_levels([*levels], per_host=8), [a_suspect(row) for row in slow])
+    assert all(one.ordinary is ordinary for one in found[1:])
 
 
 def test_without_experts_nothing_is_excused() -> None:
