@@ -32,7 +32,7 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
 
     A lasting slowdown replaces a storm of collections with no larger excess. Spikes with more than
     twice the excess of a lasting slowdown replace it, and with half of it if the rank is not slow
-    in the median of its steps.
+    in the median of its steps, and they are in no more than half of these.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
     spikes = (one for one in found if _suspect(one).spikes)
@@ -46,7 +46,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     known = {row(one): one for one in slow}
     often = [one for at, one in spiking.items()
              if at not in known or not _outweighs(known[at], one, HALF)
-             or (_is_now_and_then(known[at]) and _outweighs(one, known[at], HALF))]  # fmt: skip
+             or (_is_now_and_then(known[at]) and not _is_throughout(one, known[at])
+                 and _outweighs(one, known[at], HALF))]  # fmt: skip
     rows = {row(one) for one in often}
     kept = (*(one for one in slow if row(one) not in rows), *often)
     standing = {row(one): one for one in kept}
@@ -77,6 +78,13 @@ def _is_now_and_then(one: Slowdown) -> bool:
     """Whether a rank that is slow on average is not so in the median of its steps."""
     lasting = _suspect(one)
     return bool(lasting.phases) and lasting.slowdown - 1 < MEDIAN * np.expm1(lasting.effect)
+
+
+def _is_throughout(spikes: Slowdown, lasting: Slowdown) -> bool:
+    """Whether a rank has spikes in most of the steps in which it is slow on average."""
+    part = _suspect(lasting)
+    inside = [at for at in _suspect(spikes).spikes if part.first <= at < part.stop]
+    return len(inside) > HALF * (part.stop - part.first)
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
