@@ -7,8 +7,8 @@ Ours: in the steps in question each rank has one level, its time against the med
 rank stands out if its level exceeds what levels of healthy ranks reach by chance (standard
 deviation of the other ranks, Student's quantile, Bonferroni over the ranks). Suspects that are
 slower still are not among these. A rank that is slow in work without experts as well is not
-excused, and neither are all ranks of a host that are slower than each of their other peers: experts
-are where they are by chance (permutation test).
+excused, and neither are ranks that would need more than all tokens of their group: several that are
+equally slow would excuse each other.
 Cost: one median for each rank and suspect. Cannot see: experts with more tokens than usual but no
 more than others get now and then.
 
@@ -18,13 +18,12 @@ routing prefers an expert, every rank that holds it is slow, in every step, for 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.explain.tokens import is_slow_device
+from stepscope.diagnose.explain.tokens import exceeds, is_slow_device
 from stepscope.diagnose.finding import Evidence, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
@@ -55,8 +54,8 @@ def _is_ordinary(job: Observed, one: Suspect, suspects: Sequence[Suspect]) -> bo
     if not _held(one) or (one.phase and not _holds_experts(one.phase)) or is_slow_device(job, one):
         return False
     levels, rows = _levels(job, one), [other.row for other in suspects]
-    if _is_a_host(job, one, levels, rows):
-        return False
+    if exceeds(job, one.row, np.exp(levels), 1.0):
+        return False  # routing moves tokens within a group, and creates none
     ranks = np.arange(levels.size)
     slower = np.isin(ranks, rows) & (levels >= levels[one.row])
     others = levels[np.isfinite(levels) & ~slower & (ranks != one.row)]
@@ -64,22 +63,6 @@ def _is_ordinary(job: Observed, one: Suspect, suspects: Sequence[Suspect]) -> bo
         return False
     limit = stats.threshold(FALSE_ALARMS, levels.size, others.size)
     return bool(levels[one.row] < limit * others.std(ddof=1))
-
-
-def _is_a_host(job: Observed, one: Suspect, levels: Floats, rows: Sequence[int]) -> bool:
-    """Whether all ranks of its host are suspects, and slower than each of their other peers: that
-    happens by chance in one of as many cases as there are ways to choose so many of the peers.
-
-    They hide each other: to each of them, the others are how much ranks with experts differ.
-    """
-    host = next((each for each in job.host_rows if one.row in each), np.array([one.row]))
-    peers = next((each for each in job.groups(one.phase) if one.row in each), host)
-    own, others = np.intersect1d(peers, host), np.setdiff1d(peers, host)
-    if own.size < 2 or not others.size or not np.isin(own, rows).all():
-        return False
-    hosts = sum(np.intersect1d(peers, each).size > 0 for each in job.host_rows)
-    chance = hosts / math.comb(peers.size, own.size)
-    return chance <= FALSE_ALARMS and bool(levels[own].min() > levels[others].max())
 
 
 def _held(one: Suspect) -> list[str]:
