@@ -259,6 +259,7 @@ class UnequalWork:
             even[rows], excess[rows] = np.minimum(own[rows], middle), own[rows] - middle
         gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
         if len(parts) == 1:
+            gain = np.minimum(gain, _shown(job, own))
             gain = np.maximum(np.minimum(gain, _above_fastest(job)),
                               gain * _lengthens(job, model.step_ns(own)))  # fmt: skip
         waited = _waited_for_replicas(job.window, job.line)
@@ -322,6 +323,16 @@ def _lengthens(job: Observed, needed: Floats) -> float:
     it, and what it needs longer than others is lost in steps that are all about as long as well."""
     skip = job.line.warm_up
     return lengthening(np.nan_to_num(job.line.job_period_ns[skip:]), needed[skip:])
+
+
+def _shown(job: Observed, own: Floats) -> Floats:
+    """What each step's slowest rank takes longer than the median one, as far as gaps between
+    operators show it that most ranks have: the others may work behind the rest of them."""
+    at = np.nan_to_num(own).argmax(axis=0), np.arange(own.shape[1])
+    if job.own.in_open is None:
+        return np.full(own.shape[1], np.inf)
+    times = np.maximum(np.nan_to_num(job.own.in_open[at], nan=np.inf), 1.0)
+    return np.asarray(own[at] * (1 - 1 / times))
 
 
 def _above_fastest(job: Observed) -> Floats:

@@ -99,6 +99,8 @@ class OwnTime:
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
+    in_open: Floats | None = None
+    """Likewise in the gaps that most ranks have in the step."""
 
     def items(self) -> Iterator[tuple[str, Floats]]:
         """Each phase with its own time, `[rank, step]`."""
@@ -463,7 +465,9 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
     found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
-    return replace(found, elsewhere=None if gaps is None else gaps.elsewhere())
+    if gaps is None:
+        return found
+    return replace(found, elsewhere=gaps.elsewhere(), in_open=gaps.in_open())
 
 
 def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:
