@@ -38,6 +38,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.diagnose.thresholds import FAST, HALF, LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
+from stepscope.diagnose.views.own_time import beside_sends
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
 from stepscope.diagnose.words.numbers import percent
@@ -52,6 +53,8 @@ BOTH_WAYS = 0.25
 others: lengths are skewed, stalls are all on one side. Statistics."""
 FASTEST = 0.1
 """The quantile of steps in which lengths happened to be nearly equal. Our choice."""
+BLOCKING = ("1f1b", "interleaved-1f1b")
+"""Schedules without passes that could run during a send."""
 UNEVEN = 0.1
 """Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
 EACH_MORE = 1.0
@@ -82,7 +85,7 @@ class StageImbalance:
         if _is_partial(job):
             levels[0] = max(levels[0], levels[1:].min())
         found = _stage(job, model, known, levels)
-        if found is not None:
+        if found is not None and _is_heavy_anyway(job, model, levels):
             yield found
 
 
@@ -94,6 +97,20 @@ def _is_partial(job: Observed) -> bool:
     collectives within the passes do.
     """
     return BETWEEN in job.own.phases and not job.window.job.groups_of_kind(*WITHIN_PASSES)
+
+
+def _is_heavy_anyway(job: Observed, model: Model, levels: Floats) -> bool:
+    """Whether the heavy stages are so, too, if others compute during their sends: in a schedule
+    that nobody knows, such as one with passes for weights, operators alone do not tell."""
+    schedule = job.window.job.schedule
+    if BETWEEN not in job.own.phases or (schedule and schedule.name in BLOCKING):
+        return True
+    own = beside_sends(job.window, job.line)
+    if own is None:
+        return True
+    beside = _steady(own[:, job.line.warm_up :], model.stages)
+    heavy = _heavy(levels)
+    return bool(beside[heavy].min() > (1 + UNEVEN) * stats.median(np.delete(beside, heavy)))
 
 
 def _steady(own: Floats, stages: list[Ints]) -> Floats:

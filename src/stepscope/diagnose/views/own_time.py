@@ -434,8 +434,25 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
     return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
 
 
-def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:
-    """The step less the time in which an operator was in progress on the rank."""
+def beside_sends(window: Window, line: Timeline) -> Floats | None:
+    """Own time between operators if ranks compute during their sends, `[rank, step]`; None if
+    unknown. By operators alone, one that follows a send at once may have waited for it, or for work
+    that took as long."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("end_ns"):
+        return None
+    found = _between_collectives(window, comm, line, sends_block=False)
+    return found.of(BETWEEN) if BETWEEN in found.phases else None
+
+
+def _between_collectives(
+    window: Window, comm: Table, line: Timeline, sends_block: bool = True
+) -> OwnTime:
+    """The step less the time in which an operator was in progress on the rank.
+
+    Args:
+        sends_block: a rank waits for its sends, unless it reaches other operators meanwhile.
+    """
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
     comm, rank, end = comm.take(keep), rank[keep], end[keep]
@@ -456,7 +473,8 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
         reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
         later = not_awaited_before(*places, first, until, within, reductions)
         since, waited = np.maximum(since, later), later == first
-    blocking = ~sends_beside_work(comm, first, until)
+    sends = comm.strings("op").equals("Send")
+    blocking = ~(sends_beside_work(comm, first, until) if sends_block else sends)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
     gaps = None
