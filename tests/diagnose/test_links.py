@@ -377,3 +377,4 @@ def test_a_lone_group_that_is_slow_now_and_then_is_like_none_of_its_other_steps(
     found = the_verdict(Window(Job("flaps", 8, hosts), {"comm_ops": a_table(names, rows)}))
     assert (found.ranks, found.group) == ((), "dp-0")
     assert found.steps == (9, 49)
+    assert "comes and goes" in found.advice
