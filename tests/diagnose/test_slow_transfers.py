@@ -175,6 +175,14 @@ def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_mea
     assert "data moves slower through host-1" in summary(link)
 
 
+def test_ends_that_were_inferred_from_calls_show_no_transfers() -> None:
+    """A healthy job of which only calls were recorded lost 100 % to two hosts: their clocks."""
+    aligned, *_ = align(a_ring(slow=2, since=30))
+    found = [[*SlowTransfers().detect(Observed(aligned, has_ends=known), SoFar())]
+             for known in (True, False)]  # fmt: skip
+    assert [len(one) for one in found] == [1, 0]
+
+
 def test_a_healthy_ring_accuses_nobody() -> None:
     assert found_in(a_ring(slow=None, since=0)) == []
     assert found_in(two_rings(slow=None)) == []
