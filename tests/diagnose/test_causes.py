@@ -364,3 +364,26 @@ def test_a_rank_that_stands_still_in_one_pass_of_several_has_no_slow_device(
         "phases": a_table("rank step phase microbatch start_ns duration_ns waits", phases),
     })).verdicts  # fmt: skip
     assert (verdict.ranks, verdict.cause) == ((5,), cause)
+
+
+@pytest.mark.parametrize(("every", "cause"), [(8, "host"), (1, "compute")])
+def test_a_rank_that_takes_long_to_save_has_no_slow_device(every: int, cause: str) -> None:
+    """In every step, a phase of that name may compute activations again."""
+    random, phases, steps, now = np.random.default_rng(0), [], [], START
+    for step in range(72):
+        own = random.normal(1, 0.01, 8) * 40 * MS
+        saved = np.where(np.arange(8) == 5, 200, 10) * MS * (step % every == every - 1)
+        for rank in range(8):
+            phases.append((rank, step, "forward-compute", now, int(own[rank]), False))
+            if saved[rank]:
+                begins = now + int(own[rank])
+                phases.append((rank, step, "checkpoint", begins, int(saved[rank]), False))
+        lasted = int((own + saved).max())
+        steps += [(rank, step, now, lasted) for rank in range(8)]
+        now += lasted
+    (verdict,) = diagnose(Window(Job("saves", 8, (Host("a", tuple(range(8))),)), {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns waits", phases),
+    })).verdicts  # fmt: skip
+    assert (verdict.ranks, verdict.cause) == ((5,), cause)
+    assert ("async_save" in verdict.advice) is (cause == "host")

@@ -211,3 +211,21 @@ def test_times_that_were_made_up_show_no_silence() -> None:
     job = watched(a_stuck_job(seconds=30), "phases", seconds=29)
     job = without_columns(job, "phases", "start_ns")
     assert not any(one.kind == "hang" for one in diagnose(job).verdicts)
+
+
+def test_parts_of_several_passes_may_have_one_name() -> None:
+    """Attention runs in both passes. Rank 6 has the last stage of the first of two pipelines."""
+    passes = ["forward-compute", "backward-compute"]
+    parts = [(name, batch) for each in passes for batch in range(2)
+             for name in ("self_attention", each)]  # fmt: skip
+    ended = {0: 4, 2: 4, 4: 4, 6: 4}  # of the last step, in which both forward passes were done
+    rows = [
+        (rank, step, *part, START + step * SECOND + at * 50 * MS, 40 * MS)
+        for step in range(6) for rank in range(8)
+        for at, part in enumerate(parts[: ended.get(rank, 8) if step == 5 else 8])
+    ]  # fmt: skip
+    groups = tuple(ProcessGroup(f"pp-{at}", "pp", tuple(range(at, 8, 2))) for at in range(2))
+    job = Job("staged", 8, (Host("h", tuple(range(8))),), groups=groups,
+              observed_until_ns=START + 60 * SECOND)  # fmt: skip
+    table = a_table("rank step phase microbatch start_ns duration_ns", rows)
+    assert the_hang(find_hang(Window(job, {"phases": table}))).ranks == (6,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.graph.step_graph import step_graph
 from stepscope.diagnose.network.delay import Delay, healed_ns, lost_per_step
 from stepscope.diagnose.network.edges import Ends, find_places
 from stepscope.diagnose.observed import Observed
@@ -18,8 +19,12 @@ GROUPS = (ProcessGroup("a", "tp", (0, 1)), ProcessGroup("b", "tp", (2, 3)),
           ProcessGroup("all", "dp", (0, 1, 2, 3)))  # fmt: skip
 
 
-def a_job(work: int) -> Observed:
-    """Data moves in pairs, slowly in the first; the other pair works on; then all exchange."""
+def a_job(work: int, noted_ns: int = 0) -> Observed:
+    """Data moves in pairs, slowly in the first; the other pair works on; then all exchange.
+
+    Args:
+        noted_ns: how much later than it was an end is noted.
+    """
     rows, steps, now = [], [], 0
     for step in range(STEPS):
         ready = max(SLOW, FAST + work)
@@ -30,7 +35,7 @@ def a_job(work: int) -> Observed:
                 rows.append((rank, step, "all", step, "AllReduce", -1, arrives, now + ready + SYNC))
         steps += [(rank, step, START + now * MS, (ready + SYNC) * MS) for rank in range(4)]
         now += ready + SYNC
-    timed = [(*row[:6], START + row[6] * MS, START + row[6] * MS, START + row[7] * MS)
+    timed = [(*row[:6], START, START + row[6] * MS, START + row[7] * MS + noted_ns)
              for row in rows]  # fmt: skip
     comm = a_table("rank step group seq op peer enqueue_ns start_ns end_ns", timed)
     spans = a_table("rank step start_ns duration_ns", steps)
@@ -46,6 +51,15 @@ def test_what_the_work_of_others_hides_costs_nothing(work: int, lost: int) -> No
     shorter = np.zeros((1, STEPS))
     shorter[0, 5:] = 1 - FAST / SLOW
     assert healed_ns(job, places, shorter) == pytest.approx(lost * MS, abs=MS / 10)
+
+
+def test_an_end_that_is_noted_a_moment_late_is_waited_for_all_the_same() -> None:
+    """Else what follows it seems to be reached by work alone, and healing it wins nothing."""
+    job = a_job(0, noted_ns=9_000)
+    graph = step_graph(job.window, job.line, np.arange(5, STEPS))
+    assert graph is not None
+    exchanges = graph.comm.strings("group").equals("all")
+    assert (graph.since_ns == graph.end_ns[graph.before])[exchanges].all()
 
 
 def calm_and_slow(calm: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,16 @@ import pytest
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, WEIGHT, Host, Job, ProcessGroup
+from stepscope.trace import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    WEIGHT,
+    Host,
+    Job,
+    ProcessGroup,
+    Schedule,
+)
 from stepscope.window import Window
 
 from .jobs import MS, START, a_table
@@ -193,3 +202,32 @@ def test_where_no_groups_are_listed_ranks_are_numbered_by_stages() -> None:
 def test_sizes_that_do_not_fit_the_ranks_tell_no_groups() -> None:
     job = Job("odd", RANKS, parallelism={"pp": STAGES, "dp": 3})
     assert with_groups(Window(job)).job.groups == ()
+
+
+def by_operators(schedule: Schedule | None) -> Window:
+    """Only operators. The first stage works for 94 ms of every 110, and the others for 70; they
+    send for 30, and may work beside that."""
+    rows, groups = [], [ProcessGroup(f"pp-{at}", "pp", tuple(range(at, RANKS, REPLICAS)))
+                        for at in range(REPLICAS)]  # fmt: skip
+    for step in range(STEPS):
+        for batch in range(BATCHES):
+            number = step * BATCHES + batch
+            now = START + (110 * number + 50 * step) * MS
+            for rank in range(RANKS):
+                spans = [("Recv", rank - REPLICAS, 0, 10), ("Send", rank - REPLICAS, 70, 100)]
+                if rank < REPLICAS:
+                    spans = [("Send", rank + REPLICAS, 5, 10), ("Recv", rank + REPLICAS, 99, 100)]
+                for at, (op, peer, begin, end) in enumerate(spans):
+                    rows.append((rank, step, groups[rank % REPLICAS].id, 2 * number + at, op, peer,
+                                 now - MS, now + begin * MS, now + end * MS))  # fmt: skip
+    names = "rank step group seq op peer enqueue_ns start_ns end_ns"
+    job = Job("ops", RANKS, BY_REPLICAS, {"pp": STAGES, "dp": REPLICAS}, tuple(groups), schedule)
+    return Window(job, {"comm_ops": a_table(names, rows)})
+
+
+def test_operators_alone_do_not_tell_waiting_for_a_send_from_work_beside_it() -> None:
+    """A schedule with passes for weights runs these while it sends; 1F1B has none."""
+    known = Schedule("1f1b", BATCHES, 1)
+    said = [any("stage 0" in one.summary for one in diagnose(by_operators(schedule)).verdicts)
+            for schedule in (known, None)]  # fmt: skip
+    assert said == [True, False]

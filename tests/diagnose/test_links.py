@@ -12,10 +12,11 @@ from stepscope.diagnose.network.rates import measure_rates
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host, Job
 from stepscope.window import NULL, Strings, Table, Window
 
 from .fabric import RANKS, Slow, a_wired_job, on_host, through
-from .jobs import MS, put, without
+from .jobs import MS, START, a_table, put, without
 
 
 def the_verdict(window: Window) -> Verdict:
@@ -359,3 +360,21 @@ def test_two_adapters_that_are_slow_by_turns_are_both_named(steps: int) -> None:
 def test_where_all_adapters_of_a_host_are_slow_it_is_what_they_share() -> None:
     found = the_verdict(a_wired_job(through(4, 5)))
     assert (names(found)[0], found.devices[0].type, found.ranks) == ("h2", "host", (4, 5))
+
+
+def test_a_lone_group_that_is_slow_now_and_then_is_like_none_of_its_other_steps() -> None:
+    """Holmes, section 3.1.1: a link that flaps. No other group shows how often that is chance."""
+    rows, now = [], START
+    for step in range(60):
+        took = (150 if step in (9, 20, 37, 47, 49) else 5) * MS
+        for at in range(2):
+            now += 60 * MS
+            rows += [(rank, step, "dp-0", 2 * step + at, "AllReduce", -1, 1 << 26,
+                      now, now, now + took) for rank in range(8)]  # fmt: skip
+            now += took
+    names = "rank step group seq op peer bytes enqueue_ns start_ns end_ns"
+    hosts = tuple(Host(f"h{at}", tuple(range(4 * at, 4 * at + 4))) for at in range(2))
+    found = the_verdict(Window(Job("flaps", 8, hosts), {"comm_ops": a_table(names, rows)}))
+    assert (found.ranks, found.group) == ((), "dp-0")
+    assert found.steps == (9, 49)
+    assert "comes and goes" in found.advice

@@ -181,6 +181,14 @@ def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_mea
     assert "data moves slower through host-1" in summary(link)
 
 
+def test_ends_that_were_inferred_from_calls_show_no_transfers() -> None:
+    """A healthy job of which only calls were recorded lost 100 % to two hosts: their clocks."""
+    aligned, *_ = align(a_ring(slow=2, since=30))
+    found = [[*SlowTransfers().detect(Observed(aligned, has_ends=known), SoFar())]
+             for known in (True, False)]  # fmt: skip
+    assert [len(one) for one in found] == [1, 0]
+
+
 def test_a_link_that_lets_some_messages_through_at_full_speed_is_slow() -> None:
     (link,) = found_in(pipelines(slow=1, bucket=3))
     assert link.ranks == (2, 3)

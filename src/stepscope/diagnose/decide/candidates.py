@@ -114,8 +114,7 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
     """The gates of blame rule 1, in the phase in which the rank came nearest."""
     known = [(phase, one) for phase, one in _measured(job) if np.isfinite(_nearness(one)[row])]
     if not known:
-        says = "too few steps, or no peers to compare its own time with"
-        yield Decision(rules.OWN_TIME.name, False, says=says)
+        yield Decision(rules.OWN_TIME.name, False, says=_why_unknown(job))
         return
     phase, measured = max(known, key=lambda pair: float(_nearness(pair[1])[row]))
     place = f" in {phase}, where it came nearest to an alarm"
@@ -134,6 +133,14 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
         says = "steps since its own time rose last"
         least = least_steps(len(job.line.steps) - job.line.warm_up)
         yield Decision(f"{rules.OWN_TIME.name}/steps", steps >= least, steps, least, says)
+
+
+def _why_unknown(job: Observed) -> str:
+    """Why a rank's own time was not judged."""
+    why = dict.fromkeys(one.why for one in job.own.skipped)
+    if why and not job.own.phases:
+        return f"how much of its steps is waiting for others is not known: {'; '.join(why)}"
+    return "too few steps, or no peers to compare its own time with"
 
 
 def _lateness(job: Observed, row: int) -> Iterator[Decision]:

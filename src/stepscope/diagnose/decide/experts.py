@@ -7,7 +7,8 @@ Ours: in the steps in question each rank has one level, its time against the med
 rank stands out if its level exceeds what levels of healthy ranks reach by chance (standard
 deviation of the other ranks, Student's quantile, Bonferroni over the ranks). Suspects that are
 slower still are not among these. A rank that is slow in work without experts as well is not
-excused.
+excused, and neither are ranks that would need more than all tokens of their group: several that are
+equally slow would excuse each other.
 Cost: one median for each rank and suspect. Cannot see: experts with more tokens than usual but no
 more than others get now and then.
 
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.explain.tokens import is_slow_device
+from stepscope.diagnose.explain.tokens import exceeds, is_slow_device
 from stepscope.diagnose.finding import Evidence, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
@@ -53,6 +54,8 @@ def _is_ordinary(job: Observed, one: Suspect, suspects: Sequence[Suspect]) -> bo
     if not _held(one) or (one.phase and not _holds_experts(one.phase)) or is_slow_device(job, one):
         return False
     levels, rows = _levels(job, one), [other.row for other in suspects]
+    if exceeds(job, one.row, np.exp(levels), 1.0):
+        return False  # routing moves tokens within a group, and creates none
     ranks = np.arange(levels.size)
     slower = np.isin(ranks, rows) & (levels >= levels[one.row])
     others = levels[np.isfinite(levels) & ~slower & (ranks != one.row)]

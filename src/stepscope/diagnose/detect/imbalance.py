@@ -29,16 +29,18 @@ from stepscope.diagnose.account.idle_devices import computed_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
+from stepscope.diagnose.detect.in_turns import LEAST_LOSS, in_one_place, lengthening
 from stepscope.diagnose.detect.regression.uneven import together
-from stepscope.diagnose.finding import Cause, Waste
+from stepscope.diagnose.finding import Cause, Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
-from stepscope.diagnose.thresholds import FAST, HALF, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, HALF, LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
+from stepscope.diagnose.views.own_time import beside_sends
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.diagnose.views.unnamed import BETWEEN
+from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
@@ -51,6 +53,8 @@ BOTH_WAYS = 0.25
 others: lengths are skewed, stalls are all on one side. Statistics."""
 FASTEST = 0.1
 """The quantile of steps in which lengths happened to be nearly equal. Our choice."""
+BLOCKING = ("1f1b", "interleaved-1f1b")
+"""Schedules without passes that could run during a send."""
 UNEVEN = 0.1
 """Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
 EACH_MORE = 1.0
@@ -81,7 +85,7 @@ class StageImbalance:
         if _is_partial(job):
             levels[0] = max(levels[0], levels[1:].min())
         found = _stage(job, model, known, levels)
-        if found is not None:
+        if found is not None and _is_heavy_anyway(job, model, levels):
             yield found
 
 
@@ -93,6 +97,20 @@ def _is_partial(job: Observed) -> bool:
     collectives within the passes do.
     """
     return BETWEEN in job.own.phases and not job.window.job.groups_of_kind(*WITHIN_PASSES)
+
+
+def _is_heavy_anyway(job: Observed, model: Model, levels: Floats) -> bool:
+    """Whether the heavy stages are so, too, if others compute during their sends: in a schedule
+    that nobody knows, such as one with passes for weights, operators alone do not tell."""
+    schedule = job.window.job.schedule
+    if BETWEEN not in job.own.phases or (schedule and schedule.name in BLOCKING):
+        return True
+    own = beside_sends(job.window, job.line)
+    if own is None:
+        return True
+    beside = _steady(own[:, job.line.warm_up :], model.stages)
+    heavy = _heavy(levels)
+    return bool(beside[heavy].min() > (1 + UNEVEN) * stats.median(np.delete(beside, heavy)))
 
 
 def _steady(own: Floats, stages: list[Ints]) -> Floats:
@@ -245,7 +263,7 @@ class UnequalWork:
     """In each step a different rank has the most to do, from the start or for a part of the job."""
 
     name = "unequal-work"
-    needs = Needs("steps|phases|comm_ops", ranks=2)
+    needs = Needs("steps|phases|comm_ops|kernels", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         parts, model = _work(job), Model.of(job)
@@ -258,7 +276,9 @@ class UnequalWork:
             even[rows], excess[rows] = np.minimum(own[rows], middle), own[rows] - middle
         gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
         if len(parts) == 1:
-            gain = np.minimum(gain, _above_fastest(job))
+            gain = np.minimum(gain, _shown(job, own))
+            gain = np.maximum(np.minimum(gain, _above_fastest(job)),
+                              gain * _lengthens(job, model.step_ns(own)))  # fmt: skip
         waited = _waited_for_replicas(job.window, job.line)
         if waited is not None and stats.median(waited) > stats.median(gain):
             gain = waited  # replicas meet within the step, each time for another slowest
@@ -268,7 +288,8 @@ class UnequalWork:
         inside = slice(part.first, part.stop)
         if not changes(job, excess[:, inside]):
             return
-        if not _is_work([one[:, inside] for one in parts], excess[:, inside], model.stages):
+        if not (_is_work([one[:, inside] for one in parts], excess[:, inside], model.stages)
+                or _is_throughout(job, excess, inside)):  # fmt: skip
             return
         if _is_crowded(job, excess, model.stages, part) or not _computes(
             job, excess, model, inside
@@ -276,7 +297,18 @@ class UnequalWork:
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
-        yield waste.found(job, self.name, cause, part, part.loss, says, detail)
+        yield _told(waste.found(job, self.name, cause, part, part.loss, says, detail))
+
+
+def _told(found: Waste) -> Waste:
+    """The finding; barely likely is what is no rarity among jobs but costs too much to be called
+    healthy."""
+    loss = found.lost_fraction or 0.0
+    if loss <= LEAST_LOSS or found.score >= LEAST_SCORE:
+        return found
+    says = "every job is a little uneven, but one that loses more than this is not healthy"
+    rule = Decision("costs-enough", True, loss, LEAST_LOSS, says)
+    return replace(found, score=LEAST_SCORE, decisions=(rule,))
 
 
 def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Cause, str]:
@@ -298,15 +330,31 @@ def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Caus
 
 
 def _work(job: Observed) -> tuple[Floats, ...] | None:
-    """Own time in two passes, or between collectives; None where neither is known."""
-    if BETWEEN in job.own.phases:
-        return (job.own.of(BETWEEN),)
-    return two_passes(job)
+    """Own time in two passes, else in all kernels or between collectives; None if none is known."""
+    whole = next((one for one in (BETWEEN, KERNELS) if one in job.own.phases), None)
+    return two_passes(job) if whole is None else (job.own.of(whole),)
+
+
+def _lengthens(job: Observed, needed: Floats) -> float:
+    """How much longer steps get with what their slowest rank needs: where they do, nothing hides
+    it, and what it needs longer than others is lost in steps that are all about as long as well."""
+    skip = job.line.warm_up
+    return lengthening(np.nan_to_num(job.line.job_period_ns[skip:]), needed[skip:])
+
+
+def _shown(job: Observed, own: Floats) -> Floats:
+    """What each step's slowest rank takes longer than the median one, as far as gaps between
+    operators show it that most ranks have: the others may work behind the rest of them."""
+    at = np.nan_to_num(own).argmax(axis=0), np.arange(own.shape[1])
+    if job.own.in_open is None:
+        return np.full(own.shape[1], np.inf)
+    times = np.maximum(np.nan_to_num(job.own.in_open[at], nan=np.inf), 1.0)
+    return np.asarray(own[at] * (1 - 1 / times))
 
 
 def _above_fastest(job: Observed) -> Floats:
     """By how much each step is longer than the fastest: operators may hide computing, and then what
-    lies between them says nothing about the length of a step."""
+    lies between them, or kernels compute, says nothing about the length of a step."""
     period = job.line.job_period_ns
     return np.maximum(period - np.nanquantile(period[job.line.warm_up :], FASTEST), 0.0)
 
@@ -318,6 +366,14 @@ def _is_work(parts: Sequence[Floats], excess: Floats, groups: list[Ints]) -> boo
     known = np.isfinite(excess).any(axis=0)
     above, below = np.nanmax(excess[:, known], axis=0), -np.nanmin(excess[:, known], axis=0)
     return stats.median(below) >= BOTH_WAYS * stats.median(above) > 0
+
+
+def _is_throughout(job: Observed, excess: Floats, inside: slice) -> bool:
+    """Whether operators alone show that the slowest ranks take longer before all of them."""
+    columns = np.arange(excess.shape[1])[inside]
+    columns = columns[np.isfinite(excess[:, columns]).any(axis=0)]
+    rows = np.nanargmax(excess[:, columns], axis=0)
+    return in_one_place(job, rows, columns, excess[rows, columns]) is False
 
 
 def _is_crowded(job: Observed, excess: Floats, groups: list[Ints], part: waste.Stretch) -> bool:

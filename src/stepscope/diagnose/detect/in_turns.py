@@ -256,18 +256,22 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
         return "data_loading", phase
     first, stop = turns.within(job)
     late = ((turns.columns >= first) & (turns.columns < stop)).sum()
-    if turns.host or _in_one_place(job, turns):
+    if turns.host or in_one_place(job, turns.rows, turns.columns, turns.lost_ns):
         return "host", phase
     return ("load_imbalance" if late > ALWAYS * (stop - first) else "host"), phase
 
 
-def _in_one_place(job: Observed, turns: Turns) -> bool:
+def in_one_place(job: Observed, rows: Ints, columns: Ints, longer_ns: Floats) -> bool | None:
     """Whether late ranks are late between two operators and not in the rest of their step: a pause
-    is in one place, more work in all of them. Known of operators alone."""
+    is in one place, more work in all of them. Known of operators alone, else None.
+
+    Args:
+        longer_ns: what each of them takes longer than its peers, beside its rank and step.
+    """
     if job.own.elsewhere is None:
-        return False
-    at = turns.rows, turns.columns
-    longer = job.total[at] / np.maximum(job.total[at] - turns.lost_ns, 1.0) - 1
+        return None
+    at = rows, columns
+    longer = job.total[at] / np.maximum(job.total[at] - longer_ns, 1.0) - 1
     return stats.median(job.own.elsewhere[at] - 1) < THROUGHOUT * stats.median(longer)
 
 

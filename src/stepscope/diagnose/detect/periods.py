@@ -32,7 +32,7 @@ from stepscope.diagnose.detect.recurring import Recurrent, recurring, rise
 from stepscope.diagnose.finding import Cause, Span
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.prepare.communication import is_beside_training, loads, saves
 from stepscope.diagnose.shown import Period, Source
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES
 from stepscope.diagnose.views.frames import LOADER, collects, compiles
@@ -49,8 +49,6 @@ CROWDED = 0.25
 MOSTLY = 0.75
 """Part of the excess for which ranks wait for a processor: on a machine where they always wait for
 half of their time, half of anything is such waiting. Our choice."""
-SAVES = ("save", "_save", "checkpoint", "ckpt")
-EVALUATES = ("eval", "validat")
 EVIDENCE = "periods"
 """What verdicts call the evidence of a period."""
 CAUSES: Mapping[Source, Cause] = {
@@ -80,12 +78,6 @@ class Named(NamedTuple):
 UNKNOWN = Named("unknown source", "nothing recorded shows what happens in these steps")
 
 
-def is_beside_training(phase: str | None) -> bool:
-    """Whether a phase saves or evaluates, by its name."""
-    words = (phase or "").lower()
-    return any(word in words for word in (*SAVES, *EVALUATES))
-
-
 def source_of(job: Observed, found: Recurrent) -> Named:
     """The likely source of recurring slow steps."""
     return next(iter(_sources(job, found)), UNKNOWN)
@@ -101,11 +93,10 @@ def _sources(job: Observed, found: Recurrent) -> Iterator[Named]:
 
 
 def _by_phase(found: Recurrent) -> Iterator[Named]:
-    words = (found.phase or "").lower()
     detail = f"phase {found.phase} has most of the excess"
-    if any(word in words for word in SAVES):
+    if saves(found.phase):
         yield Named("checkpoint", detail)
-    elif any(word in words for word in EVALUATES):
+    elif is_beside_training(found.phase):
         yield Named("evaluation", detail)
     elif found.phase is not None and loads(found.phase):
         yield Named("data loading", detail)
@@ -124,7 +115,7 @@ def _by_pauses(job: Observed, found: Recurrent) -> Iterator[Named]:
 
 
 NAMES: Mapping[Source, Callable[[str], bool]] = {
-    "checkpoint": lambda name: _called(name).startswith(SAVES[:2]),
+    "checkpoint": lambda name: _called(name).startswith(("save", "_save")),
     "evaluation": lambda name: _called(name).startswith(("evaluat", "validat")),
     "garbage collection": collects,
     "compilation": compiles,

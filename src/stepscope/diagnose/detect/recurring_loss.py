@@ -22,7 +22,7 @@ from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.detect.duties import MOST_OF_LAST, SLOTS, expected
 from stepscope.diagnose.detect.duties import RARE as SELDOM
 from stepscope.diagnose.detect.in_turns import LEAST_LOSS
-from stepscope.diagnose.detect.periods import CAUSES, UNKNOWN, Named, is_beside_training, source_of
+from stepscope.diagnose.detect.periods import CAUSES, UNKNOWN, Named, source_of
 from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.detect.stopped import columns_of
@@ -32,6 +32,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.combs import Comb
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.communication import is_beside_training
 from stepscope.diagnose.shown import PLANNED
 from stepscope.diagnose.thresholds import HALF, LEAST_COST, LEAST_SCORE, SUSPECT_SCORE
 from stepscope.diagnose.views.unnamed import UNNAMED

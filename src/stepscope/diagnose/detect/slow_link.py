@@ -170,8 +170,7 @@ def _found(case: _Case) -> Iterator[_Slow]:
         active = scored.scores[best] > 0
         explained = np.isin(np.arange(len(cells.slow)), paths.places_of([best]))[:, None] & active
         often = _is_often(cells, paths, best, active, explained)
-        few = Runs.of(active[None, cells.known.any(axis=0)]).length.size < LEAST_SPIKES
-        if not (often or (few and _is_unlike_any_other(case.looked, cells.slow & explained))):
+        if not (often or _is_unlike_any_other(case.looked, cells.slow & explained)):
             return
         rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
         signs = _raised(case, explained)
@@ -241,10 +240,17 @@ def _is_no_chance(
 
 def _is_unlike_any_other(looked: SlowPlaces, cells: Mask) -> bool:
     """Whether transfers in these cells were delayed by far more than those of any other place, or
-    of any other step: then one episode or two are enough, as for a rank (`transient`)."""
+    of any other step: then one episode or two are enough, as for a rank (`transient`); of several,
+    most must be."""
     places, columns = (np.arange(size) for size in looked.excess.shape)
     more = np.where(looked.cells.known, _excess_ns(looked, places, columns), 0.0)
-    return bool(more[cells].max(initial=0.0) >= UNLIKE * more[~cells].max(initial=0.0))
+    active, known = (np.asarray(one.any(axis=0)) for one in (cells, looked.cells.known))
+    worst = np.sort(np.where(cells, more, 0.0).max(axis=0)[active])
+    if not worst.size:
+        return False
+    episodes = Runs.of(active[None, known]).length.size
+    usual = worst[-1] if episodes < LEAST_SPIKES else worst[(worst.size - 1) // 2]
+    return bool(usual >= UNLIKE * more[~cells].max(initial=0.0))
 
 
 def _raised(case: _Case, explained: Mask) -> tuple[RaisedCounter, ...]:

@@ -66,6 +66,8 @@ class SlowTransfers:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if on_devices(job) or len({host.name for host in job.window.job.hosts}) < 2:
             return
+        if not job.has_ends:
+            return  # between a last call and an end that was inferred from it nothing moved
         moved, judged = transfers(job), np.arange(len(job.line.steps)) >= job.line.warm_up
         if moved is None or not _is_worth_it(job, moved, judged):
             return

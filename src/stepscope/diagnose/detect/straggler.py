@@ -164,18 +164,19 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     length = worst.length.astype(np.float64)
     alike = np.full(len(excess), 1.0)
     gates = [
-        Gate("effect", worst.mean, floor * alike, "log-ratio to its peers, over its worst stretch"),
+        Gate("effect", worst.mean, floor * alike, "how much longer than its peers it takes in its "
+             "worst stretch of steps, as a logarithm (0.05 is 5 %)"),
         Gate("noise", z, needed * alike, "standard deviations above its peers"),
         Gate("stretch", length * width, least_steps(steps) * alike,
-             "steps of the stretch"),
+             "steps of that stretch"),
         Gate("persistence", high.sum(axis=1).astype(np.float64), PERSISTENCE * length,
-             "windows of the stretch that are high on their own"),
+             "parts of that stretch in which it takes longer, each by itself"),
     ]  # fmt: skip
     found = np.logical_and.reduce([gate.passed for gate in gates])
     apart = stands_out(innocents(blocks, groups, pad, found), groups, worst)
     sure = sure_in_pairs(excess, groups, worst, z / needed)
     gates.append(Gate("above-innocent", apart.astype(np.float64), alike,
-                      "above all differences among its innocent peers", False))  # fmt: skip
+                      "it must differ by more than its innocent peers do", False))  # fmt: skip
     gates.append(Gate("pair", sure.astype(np.float64), alike,
                       "in a pair: above its own values outside the stretch", False))  # fmt: skip
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))

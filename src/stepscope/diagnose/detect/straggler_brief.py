@@ -159,7 +159,13 @@ def measure(
             persists[row] = _persists(since[row])
             spread[row] = above * excesses.spread(group, row)  # expensive: a sort of all ranks
     gates = (
-        Gate("effect", effect, floor, "log-ratio to its peers, in the median of its steps"),
+        Gate(
+            "effect",
+            effect,
+            floor,
+            "how much longer than its peers it takes in its median step, "
+            "as a logarithm (0.05 is 5 %)",
+        ),
         Gate("noise", z, limit, "standard deviations above its peers"),
         Gate("persistence", persists, np.ones(len(own)), "high in most single steps", False),
         Gate("above-peers", effect, spread, "how much its peers differ among themselves"),

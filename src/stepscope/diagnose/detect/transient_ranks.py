@@ -17,7 +17,6 @@ from itertools import product
 import numpy as np
 
 from stepscope.diagnose.detect.duties import saves
-from stepscope.diagnose.detect.periods import is_beside_training
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_in
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks, weighty_ranks
@@ -25,7 +24,7 @@ from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.prepare.communication import is_beside_training, loads
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, KERNELS, OUTSIDE

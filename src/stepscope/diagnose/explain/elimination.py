@@ -2,10 +2,10 @@
 
 Fault: any slow rank.
 Paper: none.
-What differs: data loading and experts are causes by their phase. Otherwise most of the excess is
-processor time (`compute`) or not (`host`); without processor times, time outside phases, a late
-host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that takes
-longer before one of them only has an `unknown` cause.
+What differs: data loading, saving and experts are causes by their phase. Otherwise most of the
+excess is processor time (`compute`) or not (`host`); without processor times, time outside phases,
+a late host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that
+takes longer before one of them only has an `unknown` cause.
 A rank that takes longer now and then, and most of it in one of several passes of a step, was
 stopped there: a device does not become slow for one microbatch. Its cause is `host`.
 Where kernels take as long as the peers' and the host keeps ahead of its device in a pass, neither
@@ -23,12 +23,13 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.prepare.communication import loads, saves
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, GAPS, OUTSIDE, UNNAMED
+from stepscope.diagnose.words.advice import SAVING
 from stepscope.window import Ints
 
 SEVERAL = 3
@@ -48,7 +49,10 @@ class Elimination:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         cause, strength = plain_cause(job, suspect)
         evidence = processor_evidence(job, suspect)
-        if cause == "host" and _kernels_are_alike(job, suspect):
+        if _is_saving(suspect):
+            saving = Evidence(SAVING, "it takes longer in a phase that saves: its host writes then")
+            evidence = (*evidence, saving)
+        elif cause == "host" and _kernels_are_alike(job, suspect):
             alike = Evidence(self.name, "its device computes no longer than its peers'")
             evidence = (*evidence, alike)
         return Explained(cause, strength, evidence)
@@ -58,6 +62,8 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     """The cause that the suspect's phase suggests, or else its use of the processor."""
     if loads(suspect.phase):
         return "data_loading", "measured"
+    if _is_saving(suspect):
+        return "host", "measured"
     if suspect.phase and is_expert(suspect.phase) and job.has_experts:
         slow = tokens.is_slow_device(job, suspect)
         if not slow and not tokens.too_many(job, suspect, suspect.phase):
@@ -67,6 +73,12 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     if use.computed is None:
         return _without_processor_time(job, suspect, use), "residual"
     return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"
+
+
+def _is_saving(suspect: Suspect) -> bool:
+    """Whether it takes longer now and then in a phase that saves. In all steps that may be the
+    checkpointing of activations."""
+    return saves(suspect.phase) and bool(suspect.spikes or suspect.all_runs)
 
 
 def _without_processor_time(job: Observed, suspect: Suspect, use: Use) -> Cause:

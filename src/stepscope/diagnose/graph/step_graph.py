@@ -277,6 +277,8 @@ class _Gates:
     every: Ints
     every_row: Ints
     lane: Ints
+    arrived: Ints
+    """Where each row of the graph arrived on the axis."""
 
     @classmethod
     def of(cls, axis: Axis, lane: Ints, arrive: Ints, end: Ints, gates: Mask) -> _Gates:
@@ -286,12 +288,13 @@ class _Gates:
         order = np.argsort(place, kind="stable")
         rows, place = rows[order], place[order]
         kept = gates[rows]
-        return cls(axis, place[kept], rows[kept], place, rows, lane)
+        arrived = axis.at(lane, arrive)
+        return cls(axis, place[kept], rows[kept], place, rows, lane, arrived)
 
     def before(self, lane: Ints, time_ns: Ints, called_ns: Ints, until_ns: Ints) -> Ints:
         """The last gate that ended before a time on a lane, or the row that ended at that time; of
         those that were called until then. A device that is behind its host waits for nothing that
-        its program calls later.
+        its program calls later. An end that was noted a moment late is at that time as well.
 
         Args:
             called_ns: when each row of the graph was called.
@@ -305,13 +308,17 @@ class _Gates:
     def _latest(
         self, ends: Ints, rows: Ints, lane: Ints, place: Ints, called_ns: Ints, until_ns: Ints
     ) -> tuple[Ints, Ints]:
-        at = count_until(ends, place) - 1
+        at = count_until(ends, place + AT_ONCE_NS) - 1
         if not rows.size:
             return np.full(lane.size, BEGIN), place
         unsettled = np.flatnonzero(at >= 0)
         for _ in range(FARTHEST):
             row = rows[at[unsettled]]
-            later = (self.lane[row] == lane[unsettled]) & (called_ns[row] > until_ns[unsettled])
+            here = place[unsettled]
+            later = (self.lane[row] == lane[unsettled]) & (
+                (called_ns[row] > until_ns[unsettled])
+                | (ends[at[unsettled]] - here > here - self.arrived[row])  # it is beside
+            )
             unsettled = unsettled[later]
             at[unsettled] -= 1
             unsettled = unsettled[at[unsettled] >= 0]

@@ -128,7 +128,7 @@ def _source(group: ProcessGroup, at: int, one: Position) -> int | None:
     """
     if not one.work:
         return None
-    if one.work[0] == one.expected[0]:
+    if one.is_at_start:
         return group.ranks[at]  # before its first pass
     phase, microbatch = _next(one)
     if min(microbatch, one.work[0][1]) < 0 or one.expected.count((phase, microbatch)) > 1:

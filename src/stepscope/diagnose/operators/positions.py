@@ -49,9 +49,17 @@ class Position:
     def work(self) -> tuple[Row, ...]:
         """The missing rows except communication, in which ranks wait for one another; all missing
         rows if only calls of operators are known, which do not wait."""
+        return self._work_of(self.missing)
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether it has all of that still to do. Parts of several passes may have one name."""
+        return len(self.work) == len(self._work_of(self.expected))
+
+    def _work_of(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         if all(is_exchange(name) for name, _ in self.expected):
-            return self.missing
-        return tuple(one for one in self.missing if not is_exchange(one[0]))
+            return rows
+        return tuple(one for one in rows if not is_exchange(one[0]))
 
     @property
     def done(self) -> int:

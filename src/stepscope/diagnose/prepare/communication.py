@@ -38,6 +38,9 @@ _PARALLEL = frozenset(("parallel", "parallele", "paralelo", "parallelo"))
 _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 """Group kinds that begin the name of a phase of communication (`dp-sync`)."""
 
+_SAVES, _EVALUATES = ("save", "checkpoint", "ckpt"), ("eval", "validat")
+"""Parts of words for what a job does beside training."""
+
 _GRADIENTS = frozenset((
     "grad", "grads", "gradient", "gradients", "gradienten", "gradientes", "gradienti",
 ))  # fmt: skip
@@ -73,6 +76,16 @@ def communicates(phase: str) -> bool:
         return transfers(phase) and not loads(phase)
     named = not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
     return named or _sums_gradients(phase)
+
+
+def saves(phase: str | None) -> bool:
+    """Whether a phase writes what was trained, by its name: work of the host and its storage."""
+    return any(part in (phase or "").lower() for part in _SAVES)
+
+
+def is_beside_training(phase: str | None) -> bool:
+    """Whether a phase saves or evaluates, by its name."""
+    return saves(phase) or any(part in (phase or "").lower() for part in _EVALUATES)
 
 
 def _sums_gradients(phase: str) -> bool:

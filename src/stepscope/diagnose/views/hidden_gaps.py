@@ -124,6 +124,15 @@ class Gaps:
         known = (whole > 0) & (usual >= LEAST_COMPARED * whole)
         return np.where(known, spent / np.maximum(usual, 1.0), np.nan).reshape(self.shape)
 
+    def in_open(self) -> Floats:
+        """How many times as long as the median rank each rank takes in each step in open gaps,
+        `[rank, step]`: there none works behind the others' backs. NaN in steps without any."""
+        rows = np.flatnonzero(self._open)
+        spent = stats.sums(self.cell[rows], self.work_ns[rows], prod(self.shape))
+        usual = stats.sums(self.cell[rows], self._reference[rows], prod(self.shape))
+        known = usual > 0
+        return np.where(known, spent / np.where(known, usual, 1.0), np.nan).reshape(self.shape)
+
     @cached_property
     def _reference(self) -> Floats:
         """What is usual at each row's place, where most ranks have a gap: in its step, or else in

@@ -102,6 +102,8 @@ class OwnTime:
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
+    in_open: Floats | None = None
+    """Likewise in the gaps that most ranks have in the step."""
 
     def items(self) -> Iterator[tuple[str, Floats]]:
         """Each phase with its own time, `[rank, step]`."""
@@ -443,8 +445,25 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
     return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
 
 
-def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:
-    """The step less the time in which an operator was in progress on the rank."""
+def beside_sends(window: Window, line: Timeline) -> Floats | None:
+    """Own time between operators if ranks compute during their sends, `[rank, step]`; None if
+    unknown. By operators alone, one that follows a send at once may have waited for it, or for work
+    that took as long."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("end_ns"):
+        return None
+    found = _between_collectives(window, comm, line, sends_block=False)
+    return found.of(BETWEEN) if BETWEEN in found.phases else None
+
+
+def _between_collectives(
+    window: Window, comm: Table, line: Timeline, sends_block: bool = True
+) -> OwnTime:
+    """The step less the time in which an operator was in progress on the rank.
+
+    Args:
+        sends_block: a rank waits for its sends, unless it reaches other operators meanwhile.
+    """
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
     comm, rank, end = comm.take(keep), rank[keep], end[keep]
@@ -465,7 +484,8 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
         reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
         later = not_awaited_before(*places, first, until, within, reductions)
         since, waited = np.maximum(since, later), later == first
-    blocking = ~sends_beside_work(comm, first, until)
+    sends = comm.strings("op").equals("Send")
+    blocking = ~(sends_beside_work(comm, first, until) if sends_block else sends)
     busy = union(since[blocking], until[blocking])
     own = uncovered(line, axis, busy)
     gaps = None
@@ -474,7 +494,9 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     own = own if gaps is None else own + gaps.hidden()
     own[~all_ends_known(window, line)] = np.nan
     found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
-    return replace(found, elsewhere=None if gaps is None else gaps.elsewhere())
+    if gaps is None:
+        return found
+    return replace(found, elsewhere=gaps.elsewhere(), in_open=gaps.in_open())
 
 
 def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:

@@ -120,6 +120,20 @@ EXPOSED = (
     "with those before {since}"
 )
 
+SAVING = "saving"
+"""Evidence that a rank takes longer in a phase that saves."""
+SAVES_SLOWLY = (
+    "compare what {who} writes in {phase}, and where to, with a peer: the storage behind that path "
+    "(`iostat -x 1`, `nfsiostat`, free space), and how much it is; save less often, or "
+    "asynchronously (`torch.distributed.checkpoint.async_save`)"
+)
+
+FLAPPING_GROUP = (
+    "the link comes and goes, so a benchmark may miss it: look for what happened on the hosts and "
+    "switches of {group} at these times: ports that went down and up (`dmesg -T`, `rdma link`, "
+    "the switches' logs), errors that were counted (`ethtool -S`, `mlxlink -c`), and traffic of "
+    "other jobs"
+)
 SLOW_GROUP = (
     "a collective is as slow as its slowest member, so it does not show which member of {group} "
     "has the slow link: while the job is stopped, halve the group and run an all-reduce benchmark "
@@ -211,9 +225,14 @@ def _of_slowness(finding: Finding) -> str:
             return _of_waste(finding)
         case Recurring():
             return finding.advises
-        case SlowLink(ranks=(), group=str()):
-            return SLOW_GROUP
+        case SlowLink(ranks=(), group=str(), columns=columns):
+            return FLAPPING_GROUP if comes_and_goes(columns) else SLOW_GROUP
     return SLOW[finding.cause]
+
+
+def comes_and_goes(columns: Sequence[int]) -> bool:
+    """Whether these are less than half of the steps from the first to the last of them."""
+    return len(columns) > 0 and 2 * len(columns) < max(columns) - min(columns) + 1
 
 
 LAUNCHES_LATE = (
@@ -260,9 +279,15 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return STOPPED
     if any(method in BY_QUOTA for method in (finding.method, *_methods(finding.supporting))):
         return QUOTA
-    if finding.cause == "host" and finding.function is not None:
-        return ON_HOST
+    if finding.cause == "host":
+        return _of_host(finding)
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
+
+
+def _of_host(finding: Slowdown) -> str:
+    if finding.function is not None:
+        return ON_HOST
+    return SAVES_SLOWLY if SAVING in _methods(finding.supporting) else SLOW["host"]
 
 
 def was_stopped(finding: Finding) -> bool:
