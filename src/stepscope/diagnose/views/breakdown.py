@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.trace.kernels import is_communication
 from stepscope.window import NULL, Ints, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
@@ -31,14 +32,6 @@ KERNEL_WAIT_NS = 30_000
 PAUSE_NS = 1_000_000
 """A host that launches nothing for so long, while its device idles, does something else: to launch
 an operator takes 5 to 50 us. Measured on real data (`formats.kineto.launches.QUEUED_NS`)."""
-_COMMUNICATION = re.compile(
-    r"^(?!triton_[a-z]+_fused_)(?:(?:send|recv)(?:-done)?(?:\.\d+)?$|.*(?:nccl|rccl|hccl|hcom"
-    r"|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all|collective[-_]?permute))",
-    re.I,
-)
-"""Names of the kernels of NCCL, RCCL and Huawei's HCCL, and of XLA's operators (TPUs), for which
-`send.3` is one and `scatter.3` is none. Inductor names what it fused after all that it came from,
-also after the operator whose result it reads."""
 _PASSES_ON = re.compile(r"SendRecv|send|recv|receive|permute", re.I)
 _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
@@ -150,7 +143,7 @@ def copies_to_host(kernel: str) -> bool:
 def _kind(kernel: str) -> int:
     if _COPY.match(kernel):
         return _COPIES
-    return _COMMUNICATES if _COMMUNICATION.search(kernel[:64]) else _COMPUTES
+    return _COMMUNICATES if is_communication(kernel) else _COMPUTES
 
 
 def _of_operators(operators: Table) -> Table:
