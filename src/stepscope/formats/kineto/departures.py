@@ -26,7 +26,7 @@ from stepscope.formats.kineto.gloo import ALONE_NS, MOST_CHOICES
 from stepscope.formats.kineto.groups import SENDS
 from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace
 from stepscope.formats.kineto.together import LEAST_SHARED, MOSTLY
-from stepscope.window import NULL, Floats, Table, numbered, occurrence
+from stepscope.window import NULL, Floats, Mask, Table, numbered, occurrence
 
 Division = tuple[tuple[int, ...], ...]
 """Places in the order of ranks, by group."""
@@ -45,9 +45,13 @@ class _Left:
     varies_ns: Floats
     """What remains."""
 
-    def holds(self, division: Division) -> bool:
-        """Whether the members of each group leave together."""
-        return all(_together(self.varies_ns[list(members)]) for members in division)
+    def possible(self, divisions: Iterable[Division]) -> list[Division]:
+        """Those in which members leave together, as far as they do in any: what a finer division
+        explains, a late rank of another group, is no damage."""
+        apart = {one: sum(_apart(self.varies_ns[list(own)]) for own in one) for one in divisions}
+        counts = {one: int(np.count_nonzero(held)) for one, held in apart.items()}
+        most = min((1 - MOSTLY) * self.varies_ns.shape[1], min(counts.values()) + LEAST_SHARED - 1)
+        return [one for one, count in counts.items() if count <= most]
 
 
 def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -93,7 +97,7 @@ def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
 
 def _chosen(streams: Sequence[_Left], count: int) -> dict[str, Division]:
     """The coarsest division of each stream with which none contradicts another; {} if none fits."""
-    possible = [[one for one in _divisions(count) if left.holds(one)] for left in streams]
+    possible = [left.possible(_divisions(count)) for left in streams]
     if prod(map(len, possible)) > _MOST_COMPARED:
         return {}
     choices = sorted(product(*possible), key=_coarseness, reverse=True)
@@ -128,5 +132,9 @@ def _one_clock(streams: Sequence[_Left], choice: Sequence[Division]) -> bool:
 
 def _together(left_ns: Floats) -> bool:
     """Whether these ranks leave together; some rows do not belong together."""
-    apart = left_ns.max(axis=0) - left_ns.min(axis=0)
-    return bool(np.quantile(apart, MOSTLY) <= ALONE_NS)
+    return bool(np.mean(_apart(left_ns)) <= 1 - MOSTLY)
+
+
+def _apart(left_ns: Floats) -> Mask:
+    """The collectives that these ranks do not leave together."""
+    return np.asarray(np.ptp(left_ns, axis=0) > ALONE_NS)
