@@ -58,6 +58,17 @@ def test_a_slow_group_of_three_accuses_the_network_and_none_of_its_ranks() -> No
     assert found.state == "slow"
 
 
+def test_operators_of_unknown_size_are_compared_by_their_places_in_the_step() -> None:
+    """Torch before 2.2 records no sizes."""
+
+    def unsized(comm: Table) -> Table:
+        return comm.with_column("bytes", np.full(len(comm), NULL))
+
+    (verdict,) = the_network(comm_changed(a_job(FOURS, slow_in(1)), unsized))
+    assert (verdict.group, verdict.ranks) == ("dp-1", ())
+    assert not the_network(comm_changed(a_job(FOURS, slow_in(-1)), unsized))
+
+
 def in_one_step(window: Window) -> Window:
     """The same operators, all of them in a single step."""
     tables = {name: table.with_column("step", 0 * table.ints("step"))
@@ -275,7 +286,7 @@ def _skewed(table: Table) -> Table:
 
 def test_what_is_unknown_counts_for_nothing() -> None:
     window = a_job(FOURS, slow_in(1))
-    for name in ("start_ns", "end_ns", "bytes", "step"):
+    for name in ("start_ns", "end_ns", "step"):
         unknown = comm_changed(window, lambda comm, name=name: comm.with_column(
             name, np.full(len(comm), NULL)))  # type: ignore[misc]  # fmt: skip
         assert not slow_transfers(Observed(unknown))

@@ -6,7 +6,8 @@ contain waiting.
 What differs: only the shortest member of an operator counts. It arrived last, so it waited for
 no other, and clocks do not matter. Compared are groups of one shape (equal distances between their
 ranks, equally spread over hosts if these are known), in the operators of equal size that all of
-them run while they compute nothing; persistence as in `straggler_brief`.
+them run while they compute nothing (where sizes were not recorded, in the n-th of each step);
+persistence as in `straggler_brief`.
 Cost: one sort of `comm_ops`, one union of the computing kernels. Cannot see: what all groups of a
 shape suffer, a job of one group, groups with an unrecorded member, and gloo, whose transfers are
 the work of processors.
@@ -21,6 +22,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
+from stepscope.diagnose.network.unknown_sizes import UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
@@ -218,8 +220,9 @@ def _operators(job: Observed) -> _Operators | None:
     window, comm = job.window, job.window.table("comm_ops")
     if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
         return None
-    if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+    if not comm.has("start_ns", "end_ns", "step", "peer"):
         return None
+    comm = with_sizes(comm)
     known = comm.strings("op").equals(*COMPARED) & (job.line.columns(comm.ints("step")) >= 0)
     for name in ("start_ns", "end_ns", "bytes"):
         known &= comm.ints(name) != NULL
@@ -249,6 +252,7 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
     kind = np.unique(np.stack((op, size[begins])), axis=1, return_inverse=True)[1].ravel()
     column = job.line.columns(table.ints("step")[begins])
     end = np.minimum.reduceat(table.ints("end_ns"), begins)
+    kind = by_position(kind, size[begins] == UNKNOWN, place, column, end)
     return _Operators(places, place[usable], column[usable], kind[usable],
                       shortest[usable].astype(np.float64), end[usable], 1)  # fmt: skip
 
