@@ -6,9 +6,10 @@ peers, so nothing else finds it.
 Paper: none; the idle time is that of HolisticTraceAnalysis (`views.breakdown`). What the device
 idles that does so least is lost by all (`account.waste`). A few percent are ordinary, and a long
 step may be planned. Only gaps count that are far longer than launching a kernel takes, or that
-follow a copy to the host, which reads a value before it launches more. Other short ones do not show whether hosts launch too slowly or work is too small for the device; if they are long
-together, `decide.undecided` reports that. It runs only where nothing else was found: loading and a
-user's function are reported by their own methods.
+follow a copy to the host, which reads a value before it launches more. Other short ones do not show
+whether hosts launch too slowly or work is too small for the device; if they are long together,
+`decide.undecided` reports that. It runs only where nothing else was found: loading and a user's
+function are reported by their own methods.
 Cost: none beyond the breakdown. Cannot see: what hosts do meanwhile, without stacks.
 """
 
@@ -47,8 +48,8 @@ class IdleDevices:
             f"{'read values from them' if reads else 'launch nothing'}{job.line.since(part.first)}"
         )
         detail = (
-            f"each of {len(job.line.ranks)} devices waits for {part.lost_ns / 1e6:.1f} ms per step, "
-            f"{'after copies to its host' if reads else 'in gaps of more than a millisecond'}, "
+            f"each of {len(job.line.ranks)} devices waits for {part.lost_ns / 1e6:.1f} ms per "
+            f"step, {'after copies to its host' if reads else 'in gaps of more than a millisecond'}, "
             "until its host launches more"
         )
         yield waste.found(job, self.name, "host", part, part.loss, says, detail)
