@@ -47,9 +47,9 @@ class IdleDevices:
             f"the devices of all ranks idle for {percent(part.loss)} of their steps, while hosts "
             f"{'read values from them' if reads else 'launch nothing'}{job.line.since(part.first)}"
         )
+        where = "after copies to its host" if reads else "in gaps of more than a millisecond"
         detail = (
             f"each of {len(job.line.ranks)} devices waits for {part.lost_ns / 1e6:.1f} ms per "
-            f"step, {'after copies to its host' if reads else 'in gaps of more than a millisecond'}, "
-            "until its host launches more"
+            f"step, {where}, until its host launches more"
         )
         yield waste.found(job, self.name, "host", part, part.loss, says, detail)
