@@ -84,6 +84,29 @@ def test_operators_of_a_single_step_take_the_place_of_steps() -> None:
     assert not the_network(in_one_step(a_job(FOURS, slow_in(1, 1.3))))
 
 
+def exchanged(comm: Table, hot: int | None = None) -> Table:
+    """All-to-alls of experts' tokens: the amounts differ, and one may get thrice as many, which it
+    sends back in every second operator."""
+    rank, step = comm.ints("rank"), comm.ints("step")
+    back = 3 * (step % 2 == 1) * (rank == hot)
+    size = np.maximum(back, 1) * comm.ints("bytes") * (10 + (rank + step) % 3) // 10
+    moved = comm.with_column("op", Strings.of(["AllToAll"] * len(comm)))
+    return moved.with_column("bytes", size)
+
+
+def test_experts_exchange_unequal_amounts_and_are_compared_by_bytes() -> None:
+    (verdict,) = the_network(comm_changed(a_job(FOURS, slow_in(1)), exchanged))
+    assert (verdict.group, verdict.ranks) == ("dp-1", ())
+    assert not the_network(comm_changed(a_job(FOURS, slow_in(-1)), exchanged))
+
+
+def test_an_expert_that_gets_more_tokens_is_no_slow_network() -> None:
+    """Whoever waits for its tokens waits as long when these come back."""
+    window = comm_changed(a_job(FOURS, slow_in(1)), lambda comm: exchanged(comm, hot=5))
+    assert not the_network(in_one_step(window))
+    assert the_network(in_one_step(comm_changed(a_job(FOURS, slow_in(1)), exchanged)))
+
+
 def test_of_a_pair_both_ends_of_the_link_are_named() -> None:
     (verdict,) = the_network(a_job(PAIRS, slow_in(2)))
     assert (verdict.group, verdict.ranks, verdict.victims) == ("dp-2", (4, 5), 6)
