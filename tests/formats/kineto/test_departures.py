@@ -9,7 +9,7 @@ import pytest
 from stepscope.formats.kineto import read
 from stepscope.window import Window
 
-from .traces import Event, event, launched, trace, write
+from .traces import COLLECTIVE, Event, event, launched, trace, write
 
 REDUCE = "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)"
 STEPS, RANKS, STEP_US = 4, 4, 100_000.0
@@ -60,6 +60,26 @@ def test_beside_sends_of_unknown_groups_nothing_is_divided(tmp_path: Path) -> No
         events = [*steps(rank, BEHIND_US[rank], 1e6), *sent]
         write(tmp_path / f"rank{rank}.json", trace(events, rank, RANKS))
     assert {group.ranks for group in read(tmp_path).window.job.groups} == {(0, 1, 2, 3)}
+
+
+BARRIER = "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int)"
+WHOLE = {**COLLECTIVE, "Group size": RANKS, "Process Group Ranks": "[0, 1, 2, 3]"}
+
+
+def test_groups_that_are_named_tell_a_late_pair_from_a_wrong_clock(tmp_path: Path) -> None:
+    """Ranks 2 and 3 come to each of their barriers as much later as if their clocks were wrong."""
+    for rank in range(RANKS):
+        events = []
+        for number in range(STEPS):
+            at = 1e6 + number * STEP_US
+            events.append(event("user_annotation", f"ProfilerStep#{number}", at, STEP_US - 1))
+            for begin in (10_000, 20_000, 30_000):
+                start = at + begin + BEHIND_US[rank]
+                events += launched(BARRIER, start - 200 * rank, start, 2_000, 7)
+            events += launched(REDUCE, at + 70_000, at + 70_000, 3_000, 24, WHOLE)
+        write(tmp_path / f"rank{rank}.json", trace(events, rank, RANKS))
+    groups = read(tmp_path).window.job.groups
+    assert {group.ranks for group in groups} == {(0, 1), (2, 3), (0, 1, 2, 3)}
 
 
 def test_ranks_that_all_leave_together_stay_one_group(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
     ordered = sorted(traces, key=lambda trace: trace.rank or 0)
     if any(SENDS in trace.groups for trace in ordered):
         return list(traces)
-    chosen = _chosen(list(_streams(ordered)), len(ordered))
+    chosen = _chosen(list(_streams(ordered)), list(_known(ordered)), len(ordered))
     ranks = [trace.rank or 0 for trace in ordered]
     members = {(ranks[at], group): tuple(ranks[other] for other in own)
                for group, division in chosen.items() for own in division for at in own}  # fmt: skip
@@ -75,12 +75,32 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
 def _streams(traces: Sequence[RankTrace]) -> Iterator[_Left]:
     unknown = [{group.id for group in trace.groups if not group.ranks} for trace in traces]
     for group in sorted(set.intersection(*unknown)):
-        ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
-        shared = sorted(set.intersection(*(set(own) for own in ends)))
-        if len(shared) >= LEAST_SHARED:
-            left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
-            clock = np.median(left, axis=1)
-            yield _Left(group, clock, left - clock[:, None])
+        left = _left(traces, group)
+        if left.varies_ns.shape[1] >= LEAST_SHARED:
+            yield left
+
+
+def _known(traces: Sequence[RankTrace]) -> Iterator[tuple[_Left, Division]]:
+    """The groups of known members: these leave together, too, by their clocks."""
+    place = {trace.rank or 0: at for at, trace in enumerate(traces)}
+    groups = dict.fromkeys(group for trace in traces for group in trace.groups)
+    for group in groups:
+        members = tuple(place[rank] for rank in group.ranks if rank in place)
+        if len(members) < 2:
+            continue
+        left = _left([traces[at] for at in members], group.id)
+        if left.varies_ns.shape[1] > 1 and _together(left.varies_ns):
+            clock = np.full(len(traces), np.nan)
+            clock[list(members)] = left.clock_ns
+            yield replace(left, clock_ns=clock), (members,)
+
+
+def _left(traces: Sequence[RankTrace], group: str) -> _Left:
+    ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
+    shared = sorted(set.intersection(*(set(own) for own in ends)))
+    left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
+    clock = np.median(left, axis=1) if shared else np.zeros(len(ends))
+    return _Left(group, clock, left - clock[:, None])
 
 
 def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
@@ -95,14 +115,16 @@ def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
     return dict(zip(keys, comm.ints("end_ns").tolist(), strict=True))
 
 
-def _chosen(streams: Sequence[_Left], count: int) -> dict[str, Division]:
+def _chosen(
+    streams: Sequence[_Left], known: Sequence[tuple[_Left, Division]], count: int
+) -> dict[str, Division]:
     """The coarsest division of each stream with which none contradicts another; {} if none fits."""
     possible = [left.possible(_divisions(count)) for left in streams]
     if prod(map(len, possible)) > _MOST_COMPARED:
         return {}
     choices = sorted(product(*possible), key=_coarseness, reverse=True)
     for choice in islice(choices, MOST_CHOICES):
-        if _one_clock(streams, choice):
+        if _one_clock([*known, *zip(streams, choice, strict=True)], len(known)):
             return {left.group: one for left, one in zip(streams, choice, strict=True)}
     return {}
 
@@ -120,12 +142,13 @@ def _divisions(count: int) -> Iterator[Division]:
                         for first in range(block, block + stride))  # fmt: skip
 
 
-def _one_clock(streams: Sequence[_Left], choice: Sequence[Division]) -> bool:
-    """Whether ranks that share groups of two streams are as far apart in both."""
-    pairs = list(zip(streams, choice, strict=True))
+def _one_clock(pairs: Sequence[tuple[_Left, Division]], known: int) -> bool:
+    """Whether ranks that share groups of two streams are as far apart in both; the first pairs
+    are `known`."""
     return all(
         _together((left.clock_ns - other.clock_ns)[list(both), None])
-        for at, (left, division) in enumerate(pairs) for other, others in pairs[:at]
+        for at, (left, division) in enumerate(pairs) if at >= known
+        for other, others in pairs[:at]
         for own in division for theirs in others if len(both := {*own} & {*theirs}) > 1
     )  # fmt: skip
 
