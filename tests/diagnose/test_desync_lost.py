@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..formats.flight_recorder.recorders import (
+    HOUR,
     MS,
     Groups,
     Recorder,
@@ -147,6 +148,22 @@ def test_what_a_dump_lacks_and_others_ended_shows_that_the_job_went_on(tmp_path:
 
     assert diagnosis_of(tmp_path / "moment", dumped(3)).verdicts == ()
     assert the_verdict(tmp_path / "left", dumped(60_000)).ranks == (1,)
+
+
+def test_several_ranks_do_not_stop_at_one_moment_unless_their_peers_wait_for_long(
+    tmp_path: Path,
+) -> None:
+    """In a job that trains some ranks compute at any moment. Of copied files nobody knows when the
+    dumps were taken."""
+    groups: Groups = {f"tp{at}": ("TENSOR_MODEL_PARALLEL_GROUP", (2 * at, 2 * at + 1))
+                      for at in range(4)}  # fmt: skip
+    ranks = a_job(8, groups=groups)
+    everyone(ranks, "all_reduce", times=20)
+    for rank, group in ((0, "tp0"), (5, "tp2")):
+        ranks[rank].call("all_reduce", group, state="started")
+    assert not the_verdict(tmp_path / "waited", ranks, HOUR // 2).is_suspect
+    copied = the_verdict(tmp_path / "copied", ranks, 24 * HOUR)
+    assert copied.ranks == (1, 4) and copied.is_suspect
 
 
 @dataclass(frozen=True)

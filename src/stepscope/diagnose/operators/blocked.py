@@ -282,6 +282,14 @@ def _moved(recording: Recording, rows: Ints) -> bool:
     )  # fmt: skip
 
 
+def have_lasted(recording: Recording, blocked: tuple[Blocked, ...]) -> bool:
+    """Whether a watchdog, or the time of a file that was not copied, shows that waits lasted."""
+    rows = np.array([row for one in blocked for row in one.rows], np.int64)
+    age = recording.comm.ints("dumped_ns")[rows] - recording.comm.ints("enqueue_ns")[rows]
+    aged = (age > LEAST_AGE_NS) & (age <= COPIED_NS)
+    return bool((aged | recording.expired[rows]).any())
+
+
 def was_going_on(recording: Recording) -> bool:
     """Whether every rank made its last call shortly before its dump, as while it trains."""
     rank = recording.comm.ints("rank")
