@@ -27,8 +27,13 @@ def a_job(
     repeated: Mapping[int, tuple[int, ...]],
     received: Mapping[int, tuple[int, ...]] | None = None,
     op: str = "AllReduce",
+    ahead: bool = False,
 ) -> Window:
-    """Two ranks on each host entered an operator that does not end; recorded for a minute."""
+    """Two ranks on each host entered an operator that does not end; recorded for a minute.
+
+    Args:
+        ahead: one rank has called the next operator, too.
+    """
     machines = tuple(Host(f"h{at}", (2 * at, 2 * at + 1), nics=("eth0",)) for at in range(hosts))
     ranks = tuple(range(2 * hosts))
     job = Job("ring", len(ranks), machines, groups=(ProcessGroup("dp-0", "dp", ranks),),
@@ -36,6 +41,7 @@ def a_job(
     rows = [(rank, step, "dp-0", step, op, -1, START + step * SECOND,
              NULL if step == 4 else START + step * SECOND + SECOND // 2)
             for rank in ranks for step in range(5)]  # fmt: skip
+    rows += [(0, 4, "dp-0", 5, op, -1, START + 4 * SECOND + 1, NULL)] * ahead
     steps = [(rank, step, START + step * SECOND, SECOND) for rank in ranks for step in range(4)]
     samples = []
     for metric, values in (("tcp_retrans_per_s", repeated), ("nic_rx_bytes_per_s", received or {}),
@@ -65,6 +71,7 @@ def a_job(
         pytest.param(a_job(3, {0: AGAIN, 1: MORE, 2: AGAIN}), 1, id="and to both"),
         pytest.param(a_job(4, {0: AGAIN, 2: AGAIN, 3: AGAIN}), 3, id="and to one of its two"),
         pytest.param(a_job(2, {0: AGAIN, 1: AGAIN}, {0: NOISE, 1: ARRIVES}), 1, id="of two"),
+        pytest.param(a_job(3, {0: AGAIN, 2: AGAIN}, ahead=True), 1, id="while one is ahead"),
     ],
 )
 def test_the_host_whose_neighbours_send_again_is_cut_off(job: Window, host: int) -> None:

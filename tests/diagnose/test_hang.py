@@ -132,6 +132,7 @@ def joined(*tables: Table) -> Table:
         pytest.param(0.9, None, 9.0, 11.0, id="busy"),
         pytest.param(0.9, "save_checkpoint (train.py:70)", 30.0, None, id="saving"),
         pytest.param(0.0, "evaluate (train.py:60)", 30.0, None, id="evaluating"),
+        pytest.param(0.0, "_dynamo_disable.<locals>.wrapper (fsdp.py:30)", 4.5, 6.0, id="in FSDP"),
     ],
 )
 def test_the_timeout_depends_on_what_the_absent_rank_does(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from random import Random
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.diagnose.prepare.matching import Sent, match
+from stepscope.diagnose.prepare.matching import Sent, match, match_among
 
 from .jobs import a_table
 
@@ -45,3 +46,12 @@ def test_sends_meet_their_receives_in_order(rows: list[Row]) -> None:
     assert found == pairs_by_hand(rows)
     sends, receives = Sent.of(table).matched
     assert {*map(frozenset, zip(sends.tolist(), receives.tolist(), strict=True))} == found
+
+
+@given(ROWS, some.randoms(use_true_random=False))
+def test_rows_meet_the_same_rows_among_some_of_them(rows: list[Row], draw: Random) -> None:
+    table = a_table("rank op peer seq group", [(*row, "pp-0") for row in rows])
+    kept = np.array([draw.random() < 0.7 for _ in rows], np.bool_)
+    key, among = match(table).key[kept], match_among(table, kept).key
+    np.testing.assert_array_equal(among < 0, key < 0)
+    np.testing.assert_array_equal(among[:, None] == among, key[:, None] == key)

@@ -272,3 +272,11 @@ def test_a_rank_that_becomes_slow_little_by_little_was_slow_from_the_beginning_o
     verdict = the_verdict(diagnose(a_job(ranks=8, steps=160, faults=ramp)))
     assert verdict.ranks == (5,)
     assert verdict.steps is not None and abs(verdict.steps[0] - 60) <= 10
+
+
+@pytest.mark.parametrize("stop", [193, 180, 154])
+def test_a_slowdown_that_ended_ended_when_it_did(stop: int) -> None:
+    """Also if it did so a few steps before the recording."""
+    burn = Fault((2,), "backward-compute", 60, stop, ms=60)
+    verdict = the_verdict(diagnose(a_job(faults=[burn])))
+    assert verdict.steps is not None and abs(verdict.steps[1] - (stop - 1)) <= 1

@@ -106,9 +106,13 @@ def two_rings(slow: int | None) -> Window:
 
 
 def pipelines(
-    slow: int | None, since: int = 50, ahead_ms: tuple[float, ...] = (0.0,) * 4
+    slow: int | None, since: int = 50, ahead_ms: tuple[float, ...] = (0.0,) * 4, bucket: int = 0
 ) -> Window:
-    """Two pipelines over four hosts without any collective; sends pass on 8 microbatches."""
+    """Two pipelines over four hosts without any collective; sends pass on 8 microbatches.
+
+    Args:
+        bucket: so many of them pass a slow link at full speed.
+    """
     rows = Rows(np.random.default_rng(2), ahead_ms)
     period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
     for step in range(STEPS):
@@ -121,7 +125,9 @@ def pipelines(
                 passes = slow in (source // 2, target // 2)
                 for seq in range(8):
                     at = begin + 20.0 * seq * MS
-                    took = (18.0 if is_slow and passes else 1.0) * rows.random.normal(1, 0.05)
+                    took = (
+                        18.0 if is_slow and passes and seq >= bucket else 1.0
+                    ) * rows.random.normal(1, 0.05)
                     numbers = 16 * step + seq
                     rows.add(source, step, group.id, numbers, "Send", target, at, at + took * MS)
                     rows.add(target, step, group.id, numbers, "Recv", source,
@@ -173,6 +179,23 @@ def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_mea
     assert link.ranks == (2, 3)
     assert link.lost_fraction is not None and link.lost_fraction > 0.2
     assert "data moves slower through host-1" in summary(link)
+
+
+def test_a_link_that_lets_some_messages_through_at_full_speed_is_slow() -> None:
+    (link,) = found_in(pipelines(slow=1, bucket=3))
+    assert link.ranks == (2, 3)
+
+
+def test_steps_that_another_culprit_makes_longer_are_no_measure_of_a_links_cost() -> None:
+    """A rank is as slow before the link is: without what it costs steps were short then."""
+    job = pipelines(slow=1)
+    steps, cost = job.tables["steps"], np.where(np.arange(STEPS) < 50, 120.0 * MS, 0.0)
+    start = np.concatenate(([0.0], np.cumsum(PERIOD + cost + (120.0 * MS - cost))[:-1]))
+    long = Table({**steps.columns, "start_ns": np.tile(start.astype(np.int64), 8),
+                  "duration_ns": np.full(8 * STEPS, PERIOD + 120 * MS)})  # fmt: skip
+    aligned, _, _ = align(replace(job, tables={**job.tables, "steps": long}))
+    (link,) = SlowTransfers().detect(Observed(aligned), SoFar(lost_ns=cost))
+    assert link.lost_fraction == pytest.approx(120 / 320, abs=0.05)
 
 
 def test_a_healthy_ring_accuses_nobody() -> None:

@@ -104,7 +104,7 @@ class Search:
         for detector in registry.STEP_TIMES:
             self.unsteady += self._ask(detector, Unsteady)
         lost_ns = self._slow_ranks()
-        network = self._slow_network()
+        network = self._slow_network(lost_ns)
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns
         by_kernels = self._slow_kernels()
@@ -156,8 +156,14 @@ class Search:
             return np.zeros(len(self.job.line.steps))
         return what_if(self.job, self.culprits).lost_ns
 
-    def _slow_network(self) -> list[SlowLink]:
-        found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
+    def _slow_network(self, lost_ns: Floats) -> list[SlowLink]:
+        """Slow links and transfers.
+
+        Args:
+            lost_ns: what slow ranks cost in each step.
+        """
+        found = [one for detector in registry.SLOW_NETWORK
+                 for one in self._ask(detector, SlowLink, lost_ns=lost_ns)]  # fmt: skip
         self.job.remembered.clear()  # all transfers, which nobody asks for again
         victims = victims_beside(self.job, found, self.blamed)
         for one, by in victims:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from stepscope.diagnose.decide.cause import Reason
 from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect, dominant
 from stepscope.diagnose.thresholds import HALF
-
-MEDIAN = 0.5
-"""What a rank takes longer in the median of its steps, by what it takes longer on average: below it
-most of the excess is in single steps. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +25,8 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     """For each rank the finding that explains most of its excess.
 
     A lasting slowdown replaces a storm of collections with no larger excess. Spikes with more than
-    twice the excess of a lasting slowdown replace it, and with half of it if the rank is not slow
-    in the median of its steps.
+    twice the excess of a lasting slowdown replace it, and with half of it if the rank is slow in
+    less than half of its steps.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
     spikes = (one for one in found if _suspect(one).spikes)
@@ -44,9 +38,7 @@ def choose(found: Sequence[Slowdown]) -> Chosen:
     rows = {row(one) for one in slow}
     slow += [one for at, one in storms.items() if at not in rows]
     known = {row(one): one for one in slow}
-    often = [one for at, one in spiking.items()
-             if at not in known or not _outweighs(known[at], one, HALF)
-             or (_is_now_and_then(known[at]) and _outweighs(one, known[at], HALF))]  # fmt: skip
+    often = [one for at, one in spiking.items() if at not in known or _replaces(one, known[at])]
     rows = {row(one) for one in often}
     kept = (*(one for one in slow if row(one) not in rows), *often)
     standing = {row(one): one for one in kept}
@@ -73,10 +65,17 @@ def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
     return _suspect(one).whole_ns >= part * _suspect(other).whole_ns
 
 
-def _is_now_and_then(one: Slowdown) -> bool:
-    """Whether a rank that is slow on average is not so in the median of its steps."""
+def _replaces(spikes: Slowdown, lasting: Slowdown) -> bool:
+    if not _outweighs(lasting, spikes, HALF):
+        return True
+    return _is_now_and_then(lasting, spikes) and _outweighs(spikes, lasting, HALF)
+
+
+def _is_now_and_then(one: Slowdown, spikes: Slowdown) -> bool:
+    """Whether a rank that is slow on average is so in less than half of its steps."""
     lasting = _suspect(one)
-    return bool(lasting.phases) and lasting.slowdown - 1 < MEDIAN * np.expm1(lasting.effect)
+    within = [step for step in _suspect(spikes).spikes if lasting.first <= step < lasting.stop]
+    return bool(lasting.phases) and len(within) < HALF * (lasting.stop - lasting.first)
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:

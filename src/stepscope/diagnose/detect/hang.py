@@ -211,8 +211,7 @@ def _nobody_missing(window: Window, state: WaitState, waited: int) -> Stuck | No
         return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
     first = min(state.open, key=lambda one: one.since_ns)
     if host := unreached_host(window, first, state.since_ns):
-        why = f"all members entered it, and what its neighbours send to {host} stays unanswered"
-        return _of_host(window, state, first, host, why)
+        return _of_host(window, state, first, host, f"all members entered it, {_unanswered(host)}")
     recorded = window.job.recorded_ranks
     partial = recorded is not None and len(recorded) < window.job.world_size
     why = "all members entered it and none completed it"
@@ -244,9 +243,15 @@ def _stalled_transfer(
     if host := cut_off(window, stalled, state.open):
         why += f", and none has moved to or from {host} since"
         return _of_host(window, state, stalled, host, why)
+    if host := unreached_host(window, stalled, stalled.since_ns):
+        return _of_host(window, state, stalled, host, f"{seen}, {_unanswered(host)}")
     finding = _finding(state, (), "network", 0.7, why, stalled)
     point_to_point = stalled.op in POINT_TO_POINT
     return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
+
+
+def _unanswered(host: str) -> str:
+    return f"and what its neighbours send to {host} stays unanswered"
 
 
 def _of_host(window: Window, state: WaitState, about: OpenOperator, host: str, why: str) -> Stuck:

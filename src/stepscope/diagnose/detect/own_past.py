@@ -3,10 +3,11 @@
 Fault: slow data loading in a pipeline, where only the first stage loads; whatever one rank alone
 does; a slow host that holds all ranks of a pipeline stage; the device of a job that has only one.
 Paper: none; ARGUS (2026), section 6.1, compares a rank with its peers only.
-Rule: steps got longer from some step on (`step_time`), and the own time of one rank, in a phase
-that it alone has, or of all ranks of a stage rose by at least half of that, and no other rank's by
-half as much. The only rank of a job counts if a device runs it, and takes longer in all phases: a
-larger batch or other code leaves some as they are, and a busy machine slows no device.
+Rule: steps got longer from some step on, or for a while (`step_time`), and the own time of one
+rank, in a phase that it alone has, or of all ranks of a stage rose by at least half of that, and no
+other rank's by half as much. The only rank of a job counts if a device runs it, and takes longer in
+all phases: a larger batch or other code leaves some as they are, and a busy machine slows no
+device.
 Cost: medians of arrays at hand. Cannot see: what was slow from the first step on; several culprits.
 """
 
@@ -41,7 +42,10 @@ class OwnPast:
         skip = job.line.warm_up
         change = step_time.regression(job.line.job_period_ns[skip:])
         if change is None:
-            return
+            passed = step_time.episode(job.line.job_period_ns[skip:])
+            if passed is None:
+                return
+            change, job = passed[0], job.until(passed[1] + skip)
         split, step_ns = change.split + skip, change.after_ns - change.before_ns
         if len(job.line.ranks) == 1 and not _is_slow_device(job, replace(change, split=split)):
             return

@@ -26,7 +26,7 @@ from stepscope.diagnose.network.unknown_sizes import UNEVEN, UNKNOWN, by_positio
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.matching import Matched, match
+from stepscope.diagnose.prepare.matching import Matched, match_among
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import NULL, Floats, Ints, Mask, Table, numbered, occurrence, union
 
@@ -232,7 +232,7 @@ def _operators(job: Observed) -> _Operators | None:
     known = comm.strings("op").equals(*COMPARED) & (job.line.columns(comm.ints("step")) >= 0)
     for name in ("start_ns", "end_ns", "bytes"):
         known &= comm.ints(name) != NULL
-    matched = match(comm.take(known))
+    matched = match_among(comm, known)
     return _gathered(job, matched) if matched.order.size else None
 
 

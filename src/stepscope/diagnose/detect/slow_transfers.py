@@ -33,7 +33,7 @@ from stepscope.diagnose.network.transfers import LEAST, Transfers, adapters_of, 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, HIGHEST_SCORE, LEAST_COST
-from stepscope.window import Mask
+from stepscope.window import Floats, Mask
 
 RARE_BITS = 6.0
 """One job in about sixty has a slow link: so much evidence it takes to believe it. Our estimate."""
@@ -73,10 +73,11 @@ class SlowTransfers:
         if lost is not None:
             yield lost
             return
-        changed = [_case(job, moved, span) for span in _changes(job, moved, judged)]
+        cost = so_far.lost_ns
+        changed = [_case(job, moved, span, cost) for span in _changes(job, moved, judged)]
         best = max(changed, key=lambda one: one.sure * one.share, default=None)
         if best is None or best.score < LEAST_SCORE:
-            best = _case(job, moved, _Span(judged, None))
+            best = _case(job, moved, _Span(judged, None), cost)
         if best.score < LEAST_SCORE or not (best.named or best.span.usual is not None):
             return
         if not _is_of_culprits(job, so_far, best):
@@ -174,11 +175,11 @@ def _span(judged: Mask, first: int, stop: int) -> _Span:
     return _Span(judged & inside, judged & ~inside)
 
 
-def _case(job: Observed, moved: Transfers, span: _Span) -> _Case:
+def _case(job: Observed, moved: Transfers, span: _Span, culprits_ns: Floats) -> _Case:
     step_ns = max(stats.median(job.line.job_period_ns[span.now]), 1.0)
     found = suspects(moved, span.now, span.usual, LEAST_COST * step_ns)
     named, chance = _named(found)
-    lost = lost_ns(job, moved, found, span.now, span.usual)
+    lost = lost_ns(job, moved, found, span.now, span.usual, culprits_ns)
     share = min(max(lost / step_ns, 0.0), 1.0)
     return _Case(span, found, named, chance, share, odds(found.bits - RARE_BITS, share))
 

@@ -44,6 +44,9 @@ ONSET_RISE = 0.5
 Our simulator."""
 SEVERAL = 2
 """One window may be high by chance. Our choice."""
+LEAST_CALM = 3
+"""So many steps at a stretch's end that have less than half of its excess are no noise. Our
+choice."""
 SLOPE, SLOPE_Z = 0.1, 3.0
 """An excess grew up to its onset if the window before has this part of it, and so many standard
 deviations: one window in 700 has by chance. So has one that counts as slow again. Our choice,
@@ -216,7 +219,8 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     found_in = [*excesses]
     if None not in excesses and _takes_longer(job, main):
         found_in.append(None)
-    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, found_in)
+    stop = ending(excesses[main.phase], first, main.stop)
+    suspect = suspect_of(job, main.row, (first, stop), main.phase, found_in)
     again = _again(job, excesses[main.phase], first, main)
     if again:
         columns = _to_the_step(excesses[main.phase], [np.arange(first, main.stop), *again])
@@ -279,6 +283,19 @@ def onset(series: Floats, one: Straggler, warm_up: int) -> int:
         least = before + max(SLOPE * (after - before), SLOPE_Z * float(noise))
         return warm_up + _foot(part, split, width, least)
     return warm_up if one.first - warm_up < width else one.first
+
+
+def ending(series: Floats, first: int, stop: int) -> int:
+    """The column after the last one in which the rank is slow: the stretch's last window may hold
+    steps in which it no longer is, and the next one some in which it still is."""
+    part = series[first:stop]
+    slow = series >= HALF * stats.median(part)
+    if _comes_and_goes(part):
+        return stop
+    while stop < slow.size and slow[stop]:
+        stop += 1
+    calm = stop - first - 1 - int(np.flatnonzero(slow[first:stop]).max(initial=-1))
+    return stop if calm < LEAST_CALM else stop - calm
 
 
 def _comes_and_goes(excess: Floats) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.diagnose.graph.busy import Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match_among
 from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.diagnose.views.awaited import awaited_since, order_known
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
@@ -141,7 +141,8 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     window = lanes.about(window)
     comm = window.tables["comm_ops"]
     lane = lanes.when(comm, arrivals(comm))
-    known = np.flatnonzero((lane >= 0) & _took_place(comm))
+    known = (lane >= 0) & _took_place(comm)
+    op = _operators(match_among(comm, known).key)
     near, comm, lane = comm, comm.take(known), lane[known]
     window = replace(window, tables={**window.tables, "comm_ops": comm})  # the others are let go
     begin, finish = _steps(line, columns)
@@ -150,7 +151,6 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
     if axis is None or not lane.size:
         return None
-    op = _operators(comm)
     gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
     called = comm.ints("enqueue_ns")
     before = gates.before(lane, arrive, called, called)
@@ -203,9 +203,8 @@ def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
     return np.where(known, begin, NULL), np.where(known, finish, NULL)
 
 
-def _operators(comm: Table) -> Ints:
+def _operators(key: Ints) -> Ints:
     """The number of each row's operator; each unmatched row is an operator by itself."""
-    key = match(comm).key
     alone = np.flatnonzero(key < 0)
     numbers = key.copy()
     numbers[alone] = key.max(initial=-1) + 1 + np.arange(alone.size)

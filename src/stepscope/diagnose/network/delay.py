@@ -111,10 +111,15 @@ def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
 
 
 def lost_ns(
-    job: Observed, moved: Transfers, found: Suspects, now: Mask, usual: Mask | None
-) -> float:
+    job: Observed, moved: Transfers, found: Suspects, now: Mask, usual: Mask | None,
+    culprits_ns: Floats,
+) -> float:  # fmt: skip
     """Time lost per step in the columns `now`, compared with the columns `usual` if there are
-    any."""
+    any.
+
+    Args:
+        culprits_ns: what slow ranks cost in each step; empty: nothing.
+    """
     excess = found.slowness.excess_ns.copy()
     for one in found.ends if usual is None else ():
         # its equals may be as slow: all rings of a job may pass the same host
@@ -123,7 +128,9 @@ def lost_ns(
     costliest = moved.places[int(excess.argmax())]
     if usual is None:
         return min(longest, idle_ns(job, costliest.members, now))
-    return lost_per_step(Delay(longest, longest), job.line.job_period_ns, now, usual, False, False)
+    period = job.line.job_period_ns
+    period = period - culprits_ns if culprits_ns.size else period
+    return lost_per_step(Delay(longest, longest), period, now, usual, False, False)
 
 
 def _under_way_ns(moved: Transfers, place: int, now: Mask) -> float:

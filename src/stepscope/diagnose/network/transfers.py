@@ -21,9 +21,11 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING, a
 from stepscope.trace import Host
 from stepscope.window import NULL, Floats, Ints, Mask, Table
 
-FASTER_HALF = 0.25
-"""The middle of the faster half of transfers is their level: congestion and late processes only
-make some of them longer. Statistics."""
+LEVEL = 0.5
+"""The quantile that is the level of some transfers. A link whose rate is limited lets some through
+at full speed: in a real pipeline the median became ten times as long, and the middle of the faster
+half twice. Between halves of 16 healthy real jobs the logarithms of medians differ by 0.06, and of
+that quantile by 0.05 (standard deviations of 95 places). Measured on real data."""
 LEAST_BYTES = 4096
 """What fits into a few packets shows delays of calls, not how fast data moves."""
 LEAST = 8
@@ -74,7 +76,7 @@ class Transfers:
         order = np.lexsort((self.took_ns[chosen], key))
         begins = np.flatnonzero(np.diff(key[order], prepend=-1))
         count = np.diff(np.append(begins, order.size))
-        level = self.took_ns[chosen][order][begins + (FASTER_HALF * count).astype(np.int64)]
+        level = self.took_ns[chosen][order][begins + (LEVEL * count).astype(np.int64)]
         enough = count >= LEAST
         keys = key[order][begins][enough]
         return Levels(keys // width, keys % width, level[enough],

@@ -13,6 +13,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.operators.exits import read_exits
 from stepscope.diagnose.prepare.clean import TIMES
+from stepscope.diagnose.views.frames import NEVER_COMPILED
 from stepscope.diagnose.views.stack_rows import in_training
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
@@ -386,7 +387,7 @@ def lasting_stack(window: Window, rank: int) -> tuple[str, ...]:
 def is_saving(stack: tuple[str, ...]) -> bool:
     """Whether a function on the stack is work that other ranks wait for by design."""
     names = [frame.split(" (", 1)[0].lower() for frame in stack]
-    return any(word in name for name in names for word in SAVING)
+    return any(word in name for name in names if NEVER_COMPILED not in name for word in SAVING)
 
 
 def allowed_ns(activity: Activity, timing: StepTiming) -> float:

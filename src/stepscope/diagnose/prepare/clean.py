@@ -12,6 +12,7 @@ from stepscope.diagnose.prepare.blocking_calls import with_blocking_ends
 from stepscope.diagnose.prepare.call_times import with_call_times, without_unrecorded_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
+from stepscope.diagnose.prepare.lost_rows import with_pairs
 from stepscope.diagnose.prepare.order_of_passes import with_stages
 from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
@@ -61,7 +62,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     window, counted = with_rounds(with_stages(with_groups(with_own_names(window))))
     window, inferred = with_blocking_ends(window)
     window, repeated = with_repeats(window)
-    return window, (*notes, *counted, *inferred, *repeated)
+    return with_pairs(window), (*notes, *counted, *inferred, *repeated)
 
 
 def _possible(name: str, table: Table) -> Mask:

@@ -58,6 +58,14 @@ def match(table: Table) -> Matched:
     return Matched(table, np.where(pairs >= 0, pairs + offset, collective), p2p)
 
 
+def match_among(table: Table, some: Mask) -> Matched:
+    """The same of some rows, of which each meets what it meets among all: without the first send of
+    a direction all its other sends would meet the receives before theirs."""
+    matched = match(table)
+    key = _numbered(matched.key[some] >= 0, matched.key[some])
+    return Matched(table.take(some), key, matched.p2p[some])
+
+
 def _pairs(table: Table) -> Ints:
     """Numbers the point-to-point pairs: the k-th Send of a direction with its k-th Recv."""
     sent = Sent.of(table)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.prepare.matching import match_among
 from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Table
@@ -81,11 +81,10 @@ def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
     each = np.bincount(column[column >= 0], minlength=len(line.steps))[line.warm_up :]
     if (each == each[:1]).all():
         return nothing
-    ended = comm.take((comm.ints("end_ns") != NULL) & (comm.ints("enqueue_ns") != NULL))
-    matched = match(ended)
+    matched = match_among(comm, (comm.ints("end_ns") != NULL) & (comm.ints("enqueue_ns") != NULL))
     if not matched.order.size:
         return nothing
-    begins = matched.bounds[:-1]
+    begins, ended = matched.bounds[:-1], matched.table
     took = (ended.ints("end_ns") - ended.ints("enqueue_ns"))[matched.order]
     column = line.columns(ended.ints("step")[matched.order][begins])
     least = np.maximum(np.minimum.reduceat(took, begins), 0)

@@ -25,6 +25,8 @@ COMPILING = (
 )  # fmt: skip
 """Paths through which compilers are entered and code that was compiled is not: that one passes
 other parts of dynamo and inductor each time it runs."""
+NEVER_COMPILED = "dynamo_disable"
+"""In the name of the function around what dynamo is not to look at: every call of FSDP."""
 RUNS_COMPILED = "run "
 """In `compile_fx.py` of older torch, what calls compiled code."""
 PATTERNS = ("/re.py", "/re/", "sre_compile")
@@ -125,7 +127,15 @@ def users_frame(stack: Sequence[str]) -> str | None:
 
 
 def compiles(function: str) -> bool:
-    """Whether the function belongs to a just-in-time compiler."""
+    """Whether the function belongs to a just-in-time compiler.
+
+    >>> compiles("convert_frame (torch/_dynamo/convert_frame.py)")
+    True
+    >>> compiles("_dynamo_disable.<locals>.wrapper (torch/distributed/fsdp/_fsdp_common.py)")
+    False
+    """
+    if NEVER_COMPILED in function:
+        return False
     name = function.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
     return any(word in function for word in COMPILES) or (
         name.startswith("compile") and not any(word in function for word in PATTERNS)

@@ -75,6 +75,9 @@ OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
 OBSERVED = ("comm_ops", "kernels", "host_ops")
 """Tables that show where ranks wait, whatever a recorder says of its phases."""
+LOST_FROM = 0.75
+"""Of the numbers of rows in different steps, or of different ranks, the one at this quantile is
+complete, even if rows are missing in most of them. Our choice."""
 CALLS_ONLY = "no tables phases or kernels, and no ends of operators in comm_ops"
 
 
@@ -231,16 +234,24 @@ def _may_run(entered: Mask) -> Mask:
 
 
 def _without_lost_rows(rows: PhaseRows, unnamed: Named) -> Named:
-    """Times in no phase; unknown where a rank has no row of an exchange that it takes part in at
-    other times and most others had then: nobody leaves out an exchange, so the row was lost."""
-    names = [name for name in rows.names.values if communicates(name)]
-    if not (names and unnamed):
+    """Times in no phase; unknown where rows were lost. A rank has fewer rows of a phase than in
+    other steps, and those that have as many as it have them all: nobody does less work alone, or
+    leaves out an exchange."""
+    if not unnamed:
         return unnamed
-    entered = rows.entered(names)
-    held = entered.mean(axis=1, keepdims=True) > HALF
-    takes_part = (entered & held).sum(axis=2) > HALF * held.sum(axis=2)
-    lost = (~entered & held & takes_part[:, :, None]).any(axis=0)
+    lost = np.zeros(rows.line.shape, np.bool_)
+    for counted in rows.counted(rows.names.values):
+        usual = _usual(counted, axis=1)
+        for number in np.unique(usual[usual > 0]).tolist():
+            alike = usual == number
+            full = _usual(counted[alike], axis=0) >= number
+            lost[alike] |= full & (counted[alike] < number)
     return [(name, np.where(lost, np.nan, own)) for name, own in unnamed]
+
+
+def _usual(counted: Ints, axis: int) -> Ints:
+    """The number that a quarter at least reaches: so many there are where none were lost."""
+    return np.asarray(np.quantile(counted, LOST_FROM, axis=axis, method="lower"))
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:

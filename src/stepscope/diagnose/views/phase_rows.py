@@ -146,16 +146,19 @@ class PhaseRows:
 
     def entered(self, phases: Sequence[str]) -> Mask:
         """Which phases have rows, `[phase, rank, step]`."""
+        return np.asarray(self.counted(phases) > 0)
+
+    def counted(self, phases: Sequence[str]) -> Ints:
+        """How many rows phases have, `[phase, rank, step]`."""
         number = {name: at for at, name in enumerate(self.names.values)}
-        return self._entered[[number.get(phase, -1) for phase in phases]]
+        return self._counted[[number.get(phase, -1) for phase in phases]]
 
     @cached_property
-    def _entered(self) -> Mask:
+    def _counted(self) -> Ints:
         """The same of all phases by their codes, and of an unknown one, which has none."""
         shape = len(self.names.values) + 1, *self.line.shape
-        entered = np.zeros(prod(shape), np.bool_)
-        entered[self._cells(self.names.values)[0]] = True
-        return entered.reshape(shape)
+        cells = self._cells(self.names.values)[0]
+        return np.bincount(cells, minlength=prod(shape)).reshape(shape)
 
     def _cells(self, phases: Sequence[str]) -> tuple[Ints, int]:
         """The place of each row in `[phase, rank, step]`, and how many there are; rows of other
