@@ -99,6 +99,19 @@ def test_an_all_to_all_that_does_not_add_up_has_no_single_culprit(tmp_path: Path
     assert (verdict.kind, verdict.ranks) == ("mismatch", ())
 
 
+@pytest.mark.parametrize(("before", "named"), [(5, (2,)), (2, ())])
+def test_all_to_alls_that_were_always_even_are_so_by_design(
+    tmp_path: Path, before: int, named: tuple[int, ...]
+) -> None:
+    """Rank 2 left one out, so it is in one of the next layer: as much goes in as comes out."""
+    ranks = a_job(4)
+    everyone(ranks, "all_to_all", times=before)
+    for one in ranks:
+        size = (6 if one.rank == 2 else 4,)
+        one.call("all_to_all", size=size, state="started")
+    assert the_verdict(tmp_path, ranks).ranks == named
+
+
 def test_of_an_uneven_all_to_all_the_rank_that_does_not_return_what_it_took(tmp_path: Path) -> None:
     ranks = a_job(4)
     for step in range(4):

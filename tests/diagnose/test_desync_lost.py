@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..formats.flight_recorder.recorders import (
+    HOUR,
+    MS,
     Groups,
     Recorder,
     a_job,
@@ -129,6 +131,39 @@ def test_an_older_dump_in_which_operators_are_open_that_others_saw_end(tmp_path:
     assert diagnosis_of(tmp_path, ranks).verdicts == ()
     everyone(without(ranks, 2), "all_reduce", state="started")
     assert diagnosis_of(tmp_path, ranks).verdicts == ()
+
+
+def test_what_a_dump_lacks_and_others_ended_shows_that_the_job_went_on(tmp_path: Path) -> None:
+    """Rank 2 was dumped a moment before the others, so their waits began while it was dumped; a
+    dump that was left from a minute earlier shows nothing of them."""
+
+    def dumped(earlier_ms: int) -> list[Recorder]:
+        ranks = a_job(4, groups=GRID)
+        everyone(ranks, "all_reduce", times=20)
+        for entry in ranks[2].entries:
+            entry["time_created_ns"] -= earlier_ms * MS
+        everyone(without(ranks, 2), "all_reduce", times=3)
+        ranks[0].call("all_reduce", "tp0", state="started")
+        return ranks
+
+    assert diagnosis_of(tmp_path / "moment", dumped(3)).verdicts == ()
+    assert the_verdict(tmp_path / "left", dumped(60_000)).ranks == (1,)
+
+
+def test_several_ranks_do_not_stop_at_one_moment_unless_their_peers_wait_for_long(
+    tmp_path: Path,
+) -> None:
+    """In a job that trains some ranks compute at any moment. Of copied files nobody knows when the
+    dumps were taken."""
+    groups: Groups = {f"tp{at}": ("TENSOR_MODEL_PARALLEL_GROUP", (2 * at, 2 * at + 1))
+                      for at in range(4)}  # fmt: skip
+    ranks = a_job(8, groups=groups)
+    everyone(ranks, "all_reduce", times=20)
+    for rank, group in ((0, "tp0"), (5, "tp2")):
+        ranks[rank].call("all_reduce", group, state="started")
+    assert not the_verdict(tmp_path / "waited", ranks, HOUR // 2).is_suspect
+    copied = the_verdict(tmp_path / "copied", ranks, 24 * HOUR)
+    assert copied.ranks == (1, 4) and copied.is_suspect
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,17 @@ def test_hosts_that_launch_too_slowly_for_short_kernels_are_not_healthy() -> Non
     assert "until hosts launch more" in found.unaccounted
 
 
+def test_hosts_that_read_a_value_before_they_launch_more() -> None:
+    """As `loss.item()` in each of thirty layers: what a copy to the host precedes is no launching
+    that is slow."""
+    layer = [Piece(TO_HOST, 0.01), Piece("gemm", 1.0, 0.5)]
+    (one,) = diagnose(a_trace(lambda rank, step: [Piece("gemm", 1.0), *layer * 30],
+                              RANKS, STEPS)).verdicts  # fmt: skip
+    assert (one.cause, one.ranks) == ("host", ())
+    assert one.lost_fraction == pytest.approx(15 / 48, abs=0.05)
+    assert "while hosts read values from them" in one.summary
+
+
 def test_a_little_of_it_is_ordinary() -> None:
     assert of_all(1.5).state == "healthy"
 

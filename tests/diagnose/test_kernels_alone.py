@@ -307,6 +307,12 @@ def test_names_of_kernels_that_wait_for_other_ranks() -> None:
     waiting = ("hcom_allReduce_", "hcom_alltoallv_", "all-to-all.3", "all-gather.5", "recv-done.2",
                "collective-permute.7", "send", "ncclDevKernel_SendRecv", RECEIVE)  # fmt: skip
     assert all(map(is_communicating, waiting))
+    without_library = ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)",
+                       "void deep_ep::internode::notify_dispatch<false, 2>(int const*)",
+                       "c10d::symmetric_memory::barrier_kernel(unsigned int**, int)",
+                       "void (anonymous namespace)::multimem_all_reduce_kernel<float, 8>(float*)",
+                       "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>(int, int)")  # fmt: skip
+    assert all(map(is_communicating, without_library))
     computing = ("reduce_kernel", "vectorized_gather_kernel", "scatter.3", "fusion.12", "sender",
                  "indexSelect", MATMUL, "triton_poi_fused_all_reduce_add_3")  # fmt: skip
     assert not any(map(is_communicating, computing))

@@ -30,6 +30,13 @@ def test_the_host_of_all_slow_pairs_and_groups_is_named() -> None:
     assert verdict.confidence >= 0.5
 
 
+def test_groups_that_move_data_between_the_same_hosts_show_more_than_one_of_them() -> None:
+    """Once in each of three steps, and there are two groups between any two hosts."""
+    window = a_wired_job(through(*HERE, since=0), steps=3, fabric=False, seed=0)
+    (verdict,) = diagnose(window).verdicts
+    assert (verdict.cause, verdict.ranks, verdict.hosts) == ("network", HERE, ("h2",))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_links_are_silent(seed: int) -> None:
     assert not diagnose(traced(healthy, seed)).verdicts

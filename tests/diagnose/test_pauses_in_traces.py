@@ -52,6 +52,12 @@ def test_a_rank_that_pauses_in_a_minority_of_the_steps(steps: tuple[int, ...]) -
     assert one.lost_fraction == pytest.approx(lost / (9 * 33 + lost), abs=0.05)
 
 
+def test_of_two_steps_peers_show_which_one_is_usual() -> None:
+    (one,) = diagnose(a_job({5: (1,)}, steps=2, late_ms=60)).verdicts
+    assert (one.ranks, one.cause) == ((5,), "host")
+    assert one.lost_fraction == pytest.approx(60 / (2 * 33 + 60), abs=0.05)
+
+
 def test_a_slow_step_of_all_is_not_the_usual_one() -> None:
     """All other steps but that one have pauses, or come after one."""
 

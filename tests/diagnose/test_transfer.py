@@ -58,6 +58,17 @@ def test_a_slow_group_of_three_accuses_the_network_and_none_of_its_ranks() -> No
     assert found.state == "slow"
 
 
+def test_operators_of_unknown_size_are_compared_by_their_places_in_the_step() -> None:
+    """Torch before 2.2 records no sizes."""
+
+    def unsized(comm: Table) -> Table:
+        return comm.with_column("bytes", np.full(len(comm), NULL))
+
+    (verdict,) = the_network(comm_changed(a_job(FOURS, slow_in(1)), unsized))
+    assert (verdict.group, verdict.ranks) == ("dp-1", ())
+    assert not the_network(comm_changed(a_job(FOURS, slow_in(-1)), unsized))
+
+
 def in_one_step(window: Window) -> Window:
     """The same operators, all of them in a single step."""
     tables = {name: table.with_column("step", 0 * table.ints("step"))
@@ -71,6 +82,29 @@ def test_operators_of_a_single_step_take_the_place_of_steps() -> None:
     assert verdict.group == "dp-1"
     assert verdict.lost_fraction == pytest.approx(20 / 61, rel=0.1)
     assert not the_network(in_one_step(a_job(FOURS, slow_in(1, 1.3))))
+
+
+def exchanged(comm: Table, hot: int | None = None) -> Table:
+    """All-to-alls of experts' tokens: the amounts differ, and one may get thrice as many, which it
+    sends back in every second operator."""
+    rank, step = comm.ints("rank"), comm.ints("step")
+    back = 3 * (step % 2 == 1) * (rank == hot)
+    size = np.maximum(back, 1) * comm.ints("bytes") * (10 + (rank + step) % 3) // 10
+    moved = comm.with_column("op", Strings.of(["AllToAll"] * len(comm)))
+    return moved.with_column("bytes", size)
+
+
+def test_experts_exchange_unequal_amounts_and_are_compared_by_bytes() -> None:
+    (verdict,) = the_network(comm_changed(a_job(FOURS, slow_in(1)), exchanged))
+    assert (verdict.group, verdict.ranks) == ("dp-1", ())
+    assert not the_network(comm_changed(a_job(FOURS, slow_in(-1)), exchanged))
+
+
+def test_an_expert_that_gets_more_tokens_is_no_slow_network() -> None:
+    """Whoever waits for its tokens waits as long when these come back."""
+    window = comm_changed(a_job(FOURS, slow_in(1)), lambda comm: exchanged(comm, hot=5))
+    assert not the_network(in_one_step(window))
+    assert the_network(in_one_step(comm_changed(a_job(FOURS, slow_in(1)), exchanged)))
 
 
 def test_of_a_pair_both_ends_of_the_link_are_named() -> None:
@@ -275,7 +309,7 @@ def _skewed(table: Table) -> Table:
 
 def test_what_is_unknown_counts_for_nothing() -> None:
     window = a_job(FOURS, slow_in(1))
-    for name in ("start_ns", "end_ns", "bytes", "step"):
+    for name in ("start_ns", "end_ns", "step"):
         unknown = comm_changed(window, lambda comm, name=name: comm.with_column(
             name, np.full(len(comm), NULL)))  # type: ignore[misc]  # fmt: skip
         assert not slow_transfers(Observed(unknown))

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.diagnose.shown import StepSeries
+from stepscope.diagnose.shown import ClockFit, StepSeries
 from stepscope.report.text import render_headline, render_text
 
 from .golden import check_golden
@@ -63,6 +63,12 @@ def test_names_from_the_job_cannot_steer_the_terminal() -> None:
     text = render_text(dataclasses.replace(hang(), job_id="j\x1b]0;x\x07", verdicts=(verdict,)))
     assert not any(c < " " and c != "\n" for c in text)
     assert "[red]" in text, "what looks like markup is a name"
+
+
+def test_the_clock_of_a_rank_on_an_unknown_host() -> None:
+    clocks = (ClockFit("", 4_380_000, 0.0, 11),)
+    text = render_text(dataclasses.replace(slow_rank(), clocks=clocks), width=100)
+    assert "  Clocks    rank 11 is 4.38 ms ahead" in text
 
 
 def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:

@@ -183,7 +183,8 @@ def _clocks(diagnosis: Diagnosis) -> str:
     off = [clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS]
     off.sort(key=lambda clock: -abs(clock.offset_ns))
     return units.names(
-        f"{clock.host}{'' if clock.rank is None else f' rank {clock.rank}'} is "
+        f"{f'{clock.host} ' if clock.host else ''}"
+        f"{'' if clock.rank is None else f'rank {clock.rank} '}is "
         f"{units.duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}"
         for clock in off
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stepscope.formats.kineto import read
 from stepscope.formats.kineto.read import Reading
 from stepscope.trace import UNKNOWN_PEER
@@ -126,3 +128,22 @@ def test_a_batch_of_sends_is_what_its_calls_say(tmp_path: Path) -> None:
     assert sent(reading) == [("Send", 6), ("Recv", 6), ("Recv", 6)]
     assert comm(reading).ints("bytes").tolist() == [4000] * 3
     assert reading.problems == () and set(groups(reading)) == {"pp-5"}
+
+
+@pytest.mark.parametrize(("kernel", "op"), [
+    ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)", "AllToAll"),
+    ("void deep_ep::internode::combine<__nv_bfloat16, 8, 7168>(int4*)", "AllToAll"),
+    ("c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)", "Barrier"),
+])  # fmt: skip
+def test_what_no_process_group_executes_has_none_of_their_groups(
+    tmp_path: Path, kernel: str, op: str
+) -> None:
+    """Nor the call of another kernel, that is around its launch; nor the only configured group."""
+    reduced = {**COLLECTIVE, "Process Group Name": "7", "Process Group Description": "mesh_dp",
+               "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4}  # fmt: skip
+    events = called(200, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl:all_reduce", reduced)
+    moved = called(500, kernel, "nccl:all_reduce", reduced, stream=20)
+    reading = one(tmp_path, [*events, *moved], DATA)
+    ops = comm(reading).strings("op")
+    assert [ops[0], ops[1]] == ["AllReduce", op]
+    assert groups(reading) == ["dp-7", "other-stream0"]

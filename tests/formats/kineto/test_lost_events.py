@@ -11,7 +11,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.formats.kineto import read
 from stepscope.formats.kineto.read import Reading
 
-from .traces import Event, event, trace, write
+from .traces import COLLECTIVE, Event, event, trace, write
 
 RANKS, STEPS, SLOW, CUT = 4, 20, 2, 6
 
@@ -76,3 +76,53 @@ def test_collectives_of_a_rank_that_lost_some_are_not_paired_by_their_order(tmp_
 
 def test_a_healthy_job_with_a_file_that_was_cut_off_has_no_verdict(tmp_path: Path) -> None:
     assert not diagnose(traces(tmp_path, cut=True, slow_ms=0.0).window).verdicts
+
+
+def devices(rank: int, kernels_until: int = 6) -> list[Event]:
+    """Hosts that launch six steps ahead of their devices; the second device is 15 % slower."""
+    events, marks, at = [], [], 1000.0
+    for number in range(6):
+        marks.append(event("user_annotation", f"ProfilerStep#{number}", 1000 + 50 * number, 49))
+        for part in range(2):
+            slow = 1.15 if rank == 1 else 1.0
+            id = 100 * number + 10 * part + 1
+            launch = 1000 + 50 * number + 20 * part
+            marks.append(event("cuda_runtime", "cudaLaunchKernel", launch, 5, correlation=id))
+            if number < kernels_until - 1 or (number < kernels_until and not part):
+                events.append(event("kernel", "gemm", at, 5000 * slow, 7, correlation=id,
+                                    stream=7, device=0))  # fmt: skip
+            at += 5000 * slow
+        meet = 1000.0 + (number + 1) * 12_000
+        events.append(
+            event(
+                "kernel",
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                at,
+                meet - at,
+                20,
+                stream=20,
+                device=0,
+                correlation=100 * number + 31,
+                **COLLECTIVE,
+            )
+        )
+        marks.append(event("cuda_runtime", "cudaLaunchKernel", 1045 + 50 * number, 4,
+                           correlation=100 * number + 31))  # fmt: skip
+        at = meet
+    return [*marks, *events]
+
+
+def test_steps_that_a_cut_file_has_the_marks_of_but_not_the_kernels_are_unknown(
+    tmp_path: Path,
+) -> None:
+    for rank in range(4):
+        path = write(tmp_path / f"rank{rank}.json", trace(devices(rank), rank, 4))
+        if rank == 3:
+            whole = path.read_bytes()
+            path.write_bytes(whole[: whole.rindex(b'"ts": 25000.0')])
+    reading = read(tmp_path)
+    steps = reading.window.tables["steps"]
+    assert steps.ints("step")[steps.ints("rank") == 3].tolist() == [0, 1]
+    assert 3 not in reading.window.tables["patterns"].ints("rank")
+    (verdict,) = diagnose(reading.window).verdicts
+    assert verdict.ranks == (1,)

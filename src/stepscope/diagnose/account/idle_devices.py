@@ -41,6 +41,11 @@ def paused_ns(job: Observed) -> Floats:
     return _grid(job, "pauses_ns")
 
 
+def read_ns(job: Observed) -> Floats:
+    """`[rank, step]`: the same after copies to the host, which reads a value; NaN unknown."""
+    return _grid(job, "reads_ns")
+
+
 def exposed_ns(job: Observed) -> Floats:
     """`[rank, step]`: time in which a device communicates and computes nothing; NaN unknown."""
     return _grid(job, "exposed_ns")

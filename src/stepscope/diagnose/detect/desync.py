@@ -26,6 +26,7 @@ from stepscope.diagnose.operators.blocked import (
     SLOW_DUMP_NS,
     Blocked,
     find_blocked,
+    have_lasted,
     is_young,
     until_ns,
     was_going_on,
@@ -127,8 +128,13 @@ def _hang(graph: WaitGraph) -> Stuck | None:
     unsure = is_young(graph.recording, graph.blocked, SLOW_DUMP_NS) or all(
         graph.recording.doubtful[list(one.rows)].all() for one in graph.blocked)  # fmt: skip
     if found is not None and unsure:
-        return replace(found, score=min(found.score, LESS_CONFIDENT))
-    return found
+        found = replace(found, score=min(found.score, LESS_CONFIDENT))
+    if found is None or have_lasted(graph.recording, graph.blocked):
+        return found
+    # in a job that trains, some ranks compute at any moment; several do not stop at one
+    scattered = len(found.ranks) > 1 and not _fail_together(frozenset(found.ranks))
+    several = scattered and found.cause == "unknown"
+    return replace(found, score=min(found.score, SUSPECT_SCORE)) if several else found
 
 
 def _explained(graph: WaitGraph) -> Stuck | None:

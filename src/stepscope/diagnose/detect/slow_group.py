@@ -6,7 +6,8 @@ contain waiting.
 What differs: only the shortest member of an operator counts. It arrived last, so it waited for
 no other, and clocks do not matter. Compared are groups of one shape (equal distances between their
 ranks, equally spread over hosts if these are known), in the operators of equal size that all of
-them run while they compute nothing; persistence as in `straggler_brief`.
+them run while they compute nothing (where sizes were not recorded, in the n-th of each step;
+all-to-alls per byte, which are uneven by design); persistence as in `straggler_brief`.
 Cost: one sort of `comm_ops`, one union of the computing kernels. Cannot see: what all groups of a
 shape suffer, a job of one group, groups with an unrecorded member, and gloo, whose transfers are
 the work of processors.
@@ -21,6 +22,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
+from stepscope.diagnose.network.unknown_sizes import UNEVEN, UNKNOWN, by_position, with_sizes
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
@@ -36,6 +38,9 @@ RATIO = 1.5
 to. Our simulator."""
 RATIO_OF_TWO = 2.0
 """The same for two groups, which have no third one that shows what is usual. Our simulator."""
+RATIO_UNEVEN = 2.0
+"""The same where experts' tokens move: who receives k times as many takes k times as long for them,
+and sends as many back, so transfers take 2 k / (1 + k) times as long per byte sent."""
 PRESENT = 0.8
 """Part of the steps of every group in which an operator must have been recorded. Our simulator."""
 LINK = 2
@@ -73,6 +78,8 @@ class _Operators:
     kind: Ints
     transfer_ns: Floats
     end_ns: Ints
+    uneven: Mask
+    """Whether its members may move unequal amounts."""
     parts: int
     """How many columns one step has."""
 
@@ -109,7 +116,8 @@ def _slower(
     columns, skip = len(job.line.steps) * operators.parts, job.line.warm_up * operators.parts
     own, exposed = (part[:, skip:] for part in _per_step(operators, places, columns))
     everybody = [np.arange(len(places))]
-    least = RATIO if len(places) > 2 else RATIO_OF_TWO
+    uneven = bool(operators.uneven[np.isin(operators.place, places)].any())
+    least = RATIO_UNEVEN if uneven else RATIO if len(places) > 2 else RATIO_OF_TWO
     for one in brief.stragglers(own, everybody, job.line.typical_ns, None, tests):
         place = operators.places[places[one.row]]
         usual = stats.median(stats.column_median(np.delete(own, one.row, axis=0)))
@@ -218,8 +226,9 @@ def _operators(job: Observed) -> _Operators | None:
     window, comm = job.window, job.window.table("comm_ops")
     if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
         return None
-    if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+    if not comm.has("start_ns", "end_ns", "step", "peer"):
         return None
+    comm = with_sizes(comm)
     known = comm.strings("op").equals(*COMPARED) & (job.line.columns(comm.ints("step")) >= 0)
     for name in ("start_ns", "end_ns", "bytes"):
         known &= comm.ints(name) != NULL
@@ -233,10 +242,10 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
     lasted = table.ints("end_ns") - table.ints("start_ns")
     shortest = np.minimum.reduceat(lasted, begins)
     size = table.ints("bytes")
+    uneven = table.strings("op").equals(UNEVEN)[begins]
     usable = (size[begins] > 0) & (shortest > 0)
-    for name in ("bytes", "step"):
-        values = table.ints(name)
-        usable &= np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
+    usable &= uneven | ~stats.varies(size, begins)
+    usable &= ~stats.varies(table.ints("step"), begins)
     usable &= _alone(job, table, np.repeat(shortest, length), begins)
     names = table.strings("group").values
     places, place = find_places(job.window, names, Ends.of(table, begins))
@@ -246,11 +255,28 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
         return None
     sent = table.strings("op").equals("Send", "Recv")[begins]
     op = np.where(sent, -1, table.strings("op").codes[begins])
-    kind = np.unique(np.stack((op, size[begins])), axis=1, return_inverse=True)[1].ravel()
+    alike = np.where(uneven, 0, size[begins])
+    kind = np.unique(np.stack((op, alike)), axis=1, return_inverse=True)[1].ravel()
     column = job.line.columns(table.ints("step")[begins])
     end = np.minimum.reduceat(table.ints("end_ns"), begins)
-    return _Operators(places, place[usable], column[usable], kind[usable],
-                      shortest[usable].astype(np.float64), end[usable], 1)  # fmt: skip
+    kind = by_position(kind, alike == UNKNOWN, place, column, end)
+    most = np.maximum.reduceat(size, begins).astype(np.float64)
+    found = _Operators(
+        places, place[usable], column[usable], kind[usable], shortest[usable].astype(np.float64),
+        end[usable], uneven[usable], 1,
+    )  # fmt: skip
+    return _for_usual_sizes(found, most[usable])
+
+
+def _for_usual_sizes(operators: _Operators, size: Floats) -> _Operators:
+    """Transfers of unequal sizes as long as they would take for the mean size: those of a place and
+    step together, as what is dispatched to experts comes back."""
+    some = operators.uneven
+    cell = numbered(operators.place[some], operators.column[some])
+    here = np.bincount(cell, weights=size[some]) / np.maximum(np.bincount(cell), 1)
+    took = operators.transfer_ns.copy()
+    took[some] *= size[some].mean() / here[cell] if some.any() else 1.0
+    return replace(operators, transfer_ns=took)
 
 
 def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:

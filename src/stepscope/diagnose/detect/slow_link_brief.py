@@ -37,7 +37,7 @@ from stepscope.window import Floats, Ints, Mask, gathered, stable_order
 FEW_STEPS = 20
 """In more steps `slow_link` sees what is worth a verdict. As many as L2 needs. Our choice."""
 LEAST = 4
-"""Fewer transfers of a place and kind show no level. Statistics."""
+"""Fewer transfers of a kind between the same hosts show no level. Statistics."""
 LEAST_HOSTS = 3
 """Of two hosts each has the same transfers. Statistics."""
 RESOLUTION_NS = 10_000
@@ -123,14 +123,17 @@ def _compared(job: Observed, moved: DeviceTransfers, chosen: Mask) -> list[_Seen
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
     alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
     for place, kind, usual_ns, count in _by_place(moved, chosen):
-        if count < LEAST or None in place.hosts:
+        if None in place.hosts:
             continue
         hosts = frozenset(filter(None, place.hosts))
         if len(hosts) > 1:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
             row = place, usual_ns, count / steps
             alike.setdefault(shape, {}).setdefault(hosts, []).append(row)
-    return [one for same in alike.values() if len(same) > 1 for one in _against_equals(same)]
+    enough = ({hosts: of for hosts, of in same.items()
+               if round(steps * sum(row[2] for row in of)) >= LEAST}
+              for same in alike.values())  # fmt: skip
+    return [one for same in enough if len(same) > 1 for one in _against_equals(same)]
 
 
 def _by_place(

@@ -34,7 +34,7 @@ from stepscope.window import Floats, Ints
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated. Our simulator."""
 LEAST_OF_A_TRACE = 3
-"""With fewer steps nobody knows which is the usual one. Statistics."""
+"""With fewer steps nobody knows which is the usual one: of two, peers show it. Statistics."""
 BY_DESIGN = (OUTSIDE, BETWEEN)
 """Where a single long spike may be a checkpoint. In backward passes nobody saves, and no rank
 evaluates."""
@@ -58,10 +58,11 @@ class Transients:
 
 def _weighty(job: Observed) -> list[SpikingRank]:
     """Ranks of a trace whose pauses take far longer than those of the others."""
-    skip, line = job.line.warm_up, job.line
-    if not line.is_trace or len(line.steps) - skip < LEAST_OF_A_TRACE:
+    skip, line, groups = job.line.warm_up, job.line, job.groups(None)
+    least = LEAST_OF_A_TRACE - bool(groups)
+    if not line.is_trace or len(line.steps) - skip < least:
         return []
-    series = Series(job.total[:, skip:], job.groups(None), line.steps[skip:],
+    series = Series(job.total[:, skip:], groups, line.steps[skip:],
                     line.begins_ns[skip:], line.typical_ns, duties=False)  # fmt: skip
     return [replace(one, columns=tuple(column + skip for column in one.columns))
             for one in weighty_ranks(series, job.host_rows)]  # fmt: skip

@@ -258,11 +258,36 @@ def is_young(
         rows = rows[~recording.doubtful[rows]]
     if not rows.size or recording.expired[rows].any():
         return False
+    if _moved(recording, rows):
+        return True
     newest = np.full(int(recording.comm.ints("rank").max()) + 1, NULL)
     if recording.comm.has("noticed_ns"):
         np.maximum.at(newest, recording.comm.ints("rank"), recording.comm.ints("noticed_ns"))
     begun = np.maximum(recording.comm.ints("enqueue_ns"), newest[recording.comm.ints("rank")])
     return _is_recent(recording, rows, begun, least_ns)
+
+
+def _moved(recording: Recording, rows: Ints) -> bool:
+    """Whether the job went on while it was dumped, so that these waits began meanwhile: what a
+    rank's dump lacks others have ended with it, and it was dumped at most an ordinary pause before
+    these calls.
+
+    Clocks are compared, but only to tell such a dump from one that was left from earlier.
+    """
+    rank, called = recording.comm.ints("rank"), recording.comm.ints("enqueue_ns")
+    since = int(called[rows].min())
+    return any(
+        since - int(called[rank == one].max()) <= max(_pause_ns(recording, one), LEAST_AGE_NS)
+        for one in recording.outdated if (rank == one).any()
+    )  # fmt: skip
+
+
+def have_lasted(recording: Recording, blocked: tuple[Blocked, ...]) -> bool:
+    """Whether a watchdog, or the time of a file that was not copied, shows that waits lasted."""
+    rows = np.array([row for one in blocked for row in one.rows], np.int64)
+    age = recording.comm.ints("dumped_ns")[rows] - recording.comm.ints("enqueue_ns")[rows]
+    aged = (age > LEAST_AGE_NS) & (age <= COPIED_NS)
+    return bool((aged | recording.expired[rows]).any())
 
 
 def was_going_on(recording: Recording) -> bool:

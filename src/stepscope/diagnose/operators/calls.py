@@ -2,7 +2,8 @@
 
 Only what the operator requires to be equal is compared: the input elements of an AllReduce, the
 output elements of a Broadcast. The parts of an AllGather may differ if their sum is right, those of
-an AllToAll if as many elements go in as come out. A sum needs all members: dumps that do not list
+an AllToAll if as many elements go in as come out, unless all members gave as many before, and one
+that did not end is the first that is uneven. A sum needs all members: dumps that do not list
 the members hide those without a dump.
 
 Which member broke an all-to-all that does not add up, the next one shows: a layer of experts
@@ -66,7 +67,7 @@ def _first(recording: Recording, group: str) -> Clash | None:
     complete = np.diff(np.append(begins, rows.size)) == len(recording.members(group))
     ended = np.logical_and.reduceat((recording.done & ~recording.doubtful)[rows], begins)
     totals = _wrong_totals(part, begins, complete, ended, _may_lack_members(recording, group))
-    reasons = _reasons(part, begins, totals)
+    reasons = _reasons(part, begins, totals | (_no_longer_even(part, begins) & ~ended))
     wrong = np.logical_or.reduce([*reasons.values()]) & several
     count = int(several.sum())
     if not wrong.any() or _numbered_apart(recording, group, int(wrong.sum()), count):
@@ -106,6 +107,16 @@ def _wrong_totals(
     if may_lack_members or (wrong & ended).any():
         return np.zeros_like(wrong)
     return wrong
+
+
+def _no_longer_even(part: Table, begins: Ints) -> Mask:
+    """The first AllToAll in which members give unequally many elements, after several in which all
+    gave as many: its parts are equal by design."""
+    exchange = np.logical_and.reduceat(part.strings("op").equals("AllToAll"), begins)
+    exchange &= _known(part.ints("given"), begins)
+    uneven = exchange & varies(part.ints("given"), begins)
+    first = np.cumsum(uneven) == 1
+    return np.asarray(uneven & first & (np.cumsum(exchange) > FEW))
 
 
 def _reasons(part: Table, begins: Ints, totals: Mask) -> Mapping[str, Mask]:

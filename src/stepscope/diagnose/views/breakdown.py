@@ -8,7 +8,8 @@ compared.
     idle      nothing is running; compute + exposed + copy + idle = total
 
 Idle time is `host_wait` if the next kernel was launched only after the device had become idle (one
-of its `pauses` if that takes longer than launching does), `kernel_wait` if it is shorter than the
+of its `pauses` if that takes longer than launching does, or after a copy to the host, which `reads`
+a value before it launches more), `kernel_wait` if it is shorter than the
 device needs from one kernel to the next, else `other` (for example, waiting for an event of another
 stream). A step on the device runs from its first kernel to the first kernel of the next step. On
 CPU the outermost operators count as compute, and idle time is `other`; an operator that waits for
@@ -24,21 +25,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.window import NULL, Ints, Table, Union, Window, distinct, union
+from stepscope.trace.kernels import is_communication
+from stepscope.window import NULL, Ints, Mask, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
 PAUSE_NS = 1_000_000
 """A host that launches nothing for so long, while its device idles, does something else: to launch
 an operator takes 5 to 50 us. Measured on real data (`formats.kineto.launches.QUEUED_NS`)."""
-_COMMUNICATION = re.compile(
-    r"^(?!triton_[a-z]+_fused_)(?:(?:send|recv)(?:-done)?(?:\.\d+)?$|.*(?:nccl|rccl|hccl|hcom"
-    r"|all[-_]?reduce|reduce[-_]?scatter|all[-_]?gather|all[-_]?to[-_]?all|collective[-_]?permute))",
-    re.I,
-)
-"""Names of the kernels of NCCL, RCCL and Huawei's HCCL, and of XLA's operators (TPUs), for which
-`send.3` is one and `scatter.3` is none. Inductor names what it fused after all that it came from,
-also after the operator whose result it reads."""
 _PASSES_ON = re.compile(r"SendRecv|send|recv|receive|permute", re.I)
 _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
@@ -74,6 +68,8 @@ class _Work:
     host_wait: Union
     pauses: Union
     """The parts of `host_wait` in which the host does something else than launch."""
+    reads: Union
+    """The parts of `pauses` that follow a copy to the host."""
     kernel_wait: Union
 
 
@@ -110,7 +106,7 @@ def _running(window: Window) -> Table | None:
     return _possible(_stacked(parts))
 
 
-_COMPUTES, _COMMUNICATES, _COPIES = 0, 1, 2
+_COMPUTES, _COMMUNICATES, _COPIES, _READS = 0, 1, 2, 3
 
 
 def _of_kernels(kernels: Table) -> Table:
@@ -139,7 +135,7 @@ def passes_on(kernel: str) -> bool:
 
 def is_copying(kernel: str) -> bool:
     """Whether a kernel copies or sets memory, by its name."""
-    return _kind(kernel) == _COPIES
+    return _kind(kernel) in (_COPIES, _READS)
 
 
 def copies_to_host(kernel: str) -> bool:
@@ -149,8 +145,8 @@ def copies_to_host(kernel: str) -> bool:
 
 def _kind(kernel: str) -> int:
     if _COPY.match(kernel):
-        return _COPIES
-    return _COMMUNICATES if _COMMUNICATION.search(kernel[:64]) else _COMPUTES
+        return _READS if copies_to_host(kernel) else _COPIES
+    return _COMMUNICATES if is_communication(kernel) else _COMPUTES
 
 
 def _of_operators(operators: Table) -> Table:
@@ -190,31 +186,34 @@ def _work(ranks: Ints, axis: Axis, rank: Ints, running: Table) -> _Work:
     kind = running.ints("kind")
     begin, end = axis.at(rank, running.ints("start_ns")), axis.at(rank, running.ints("end_ns"))
     everything = union(begin, end)
-    host, pauses, kernel = _gaps(axis, everything, rank, begin, running.ints("launch_ns"))
+    host, pauses, reads, kernel = _gaps(
+        axis, everything, rank, begin, end, running.ints("launch_ns"), kind == _READS
+    )
     computes, communicates = kind == _COMPUTES, kind == _COMMUNICATES
     either = computes | communicates
     return _Work(
         ranks, axis, union(begin[computes], end[computes]), union(begin[either], end[either]),
-        union(begin[communicates], end[communicates]), everything, host, pauses, kernel,
+        union(begin[communicates], end[communicates]), everything, host, pauses, reads, kernel,
     )  # fmt: skip
 
 
 def _gaps(
-    axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints
-) -> tuple[Union, Union, Union]:
-    """Idle gaps of the device: those that wait for the host, the long ones of these, and those
-    between kernels."""
-    order = np.argsort(begin, kind="stable")
+    axis: Axis, busy: Union, rank: Ints, begin: Ints, stop: Ints, launch: Ints, read: Mask
+) -> tuple[Union, ...]:
+    """Idle gaps of the device: those that wait for the host; of these the ones in which it does
+    something else than launch, and of these the ones after copies to it; those between kernels."""
+    order, by_end = np.argsort(begin, kind="stable"), np.argsort(stop, kind="stable")
     next_ = order[np.searchsorted(begin[order], busy.start[1:])]
+    last = by_end[np.searchsorted(stop[by_end], busy.end[:-1], side="right") - 1]
     start, end = busy.end[:-1], busy.start[1:]
     same = start // axis.span_ns == end // axis.span_ns
     known = launch[next_] != NULL
     launched = np.where(known, axis.at(rank[next_], np.where(known, launch[next_], 0)), -1)
     host = same & (launched > start)
     short = same & ~host & (end - start < KERNEL_WAIT_NS)
-    kinds = (host, host & (end - start >= PAUSE_NS), short)
-    waits, pauses, gaps = (union(start[kind], end[kind]) for kind in kinds)
-    return waits, pauses, gaps
+    reads = host & read[last]
+    kinds = (host, reads | (host & (end - start >= PAUSE_NS)), reads, short)
+    return tuple(union(start[kind], end[kind]) for kind in kinds)
 
 
 def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
@@ -261,5 +260,6 @@ def _parts(work: _Work, spans: Table) -> Table:
         "compute_ns": compute, "exposed_ns": either - compute,
         "hidden_ns": inside(work.communication) - (either - compute), "copy_ns": busy - either,
         "idle_ns": idle, "host_wait_ns": host, "pauses_ns": inside(work.pauses),
+        "reads_ns": inside(work.reads),
         "kernel_wait_ns": kernel, "other_ns": idle - host - kernel,
     })  # fmt: skip

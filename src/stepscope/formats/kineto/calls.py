@@ -23,20 +23,17 @@ Arguments = dict[str, Any]
 PARAMETERS = "record_param_comms"
 COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "xccl:", "mpi:", "ucc:", PARAMETERS)
 """Name prefixes of operators and annotations that are communication calls."""
-_KERNEL = re.compile(
-    r"[nrx]ccl|oneccl|cross_device_reduce|(one|two)_shot_all_reduce|multimem_all_reduce", re.I
-)
-"""Kernels of NCCL, RCCL and oneCCL; of vLLM and SGLang, and of torch's symmetric memory, which
-reduce without a library and wait for the other ranks as it does."""
 
 _OPERATORS = (
     ("reducescatter", "ReduceScatter"), ("allreduce", "AllReduce"), ("allgather", "AllGather"),
     ("crossdevicereduce", "AllReduce"),
     ("alltoall", "AllToAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
     ("sendrecv", "Send"), ("gather", "Gather"), ("scatter", "Scatter"),
+    ("dispatch", "AllToAll"), ("combine", "AllToAll"),
     ("barrier", "Barrier"), ("send", "Send"), ("recv", "Recv"),
 )  # fmt: skip
-"""Longer words first. NCCL's `SendRecv` kernels also run all-to-all: the call decides."""
+"""Longer words first. NCCL's `SendRecv` kernels also run all-to-all: the call decides. Tokens are
+dispatched to experts and combined from them."""
 
 _SIZES = {
     "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "longint": 8, "int": 4,
@@ -108,14 +105,10 @@ def _known(value: int, other: int) -> int:
     return other if value == NULL else value
 
 
-def is_communication_kernel(name: str) -> bool:
-    """Whether a kernel communicates; memory copies never do."""
-    return _KERNEL.search(name[:64]) is not None and not name.startswith(("Memcpy", "Memset"))
-
-
 @lru_cache(1 << 12)
 def operator_of(name: str) -> str | None:
     """The contract's operator in the name of a collective, kernel or annotation."""
+    name = name.replace("(anonymous namespace)::", "")
     name = re.split(r"[<(]", name, maxsplit=1)[0]  # without the types of a kernel
     letters = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2][:96])
     return next((op for word, op in _OPERATORS if word in letters), None)

@@ -18,7 +18,7 @@ from stepscope.formats.kineto.calls import (
     operator_of,
 )
 from stepscope.formats.kineto.groups import DEFAULT, Known, groups_of, process_group, with_peers
-from stepscope.formats.kineto.launches import Launched, communication_kernels
+from stepscope.formats.kineto.launches import Launched, communication_kernels, library_kernels
 from stepscope.formats.kineto.launching import ENQUEUES, OF_DEVICE, said_of
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
@@ -61,7 +61,9 @@ def _device(recorded: Recording, of: Launched, known: Known) -> Communication:
     said = said_of(recorded, recorded.device.take(rows), of.launch_ns[rows])
     rows = rows[said.kernel]
     device, launch, counted = recorded.device.take(rows), of.launch_ns[rows], of.counted_ns[rows]
-    groups, guessed = groups_of(said.calls, known, device.ints("stream"), counted)
+    streams = device.ints("stream")
+    streams = np.where(library_kernels(device), streams, -1 - streams)
+    groups, guessed = groups_of(said.calls, known, streams, counted)
     start = device.ints("start_ns")
     return _table(
         [call.op for call in said.calls], with_peers(said.calls, groups, known), groups, guessed,

@@ -26,7 +26,7 @@ from stepscope.formats.kineto.gloo import ALONE_NS, MOST_CHOICES
 from stepscope.formats.kineto.groups import SENDS
 from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace
 from stepscope.formats.kineto.together import LEAST_SHARED, MOSTLY
-from stepscope.window import NULL, Floats, Table, numbered, occurrence
+from stepscope.window import NULL, Floats, Mask, Table, numbered, occurrence
 
 Division = tuple[tuple[int, ...], ...]
 """Places in the order of ranks, by group."""
@@ -45,9 +45,13 @@ class _Left:
     varies_ns: Floats
     """What remains."""
 
-    def holds(self, division: Division) -> bool:
-        """Whether the members of each group leave together."""
-        return all(_together(self.varies_ns[list(members)]) for members in division)
+    def possible(self, divisions: Iterable[Division]) -> list[Division]:
+        """Those in which members leave together, as far as they do in any: what a finer division
+        explains, a late rank of another group, is no damage."""
+        apart = {one: sum(_apart(self.varies_ns[list(own)]) for own in one) for one in divisions}
+        counts = {one: int(np.count_nonzero(held)) for one, held in apart.items()}
+        most = min((1 - MOSTLY) * self.varies_ns.shape[1], min(counts.values()) + LEAST_SHARED - 1)
+        return [one for one, count in counts.items() if count <= most]
 
 
 def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -59,7 +63,7 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
     ordered = sorted(traces, key=lambda trace: trace.rank or 0)
     if any(SENDS in trace.groups for trace in ordered):
         return list(traces)
-    chosen = _chosen(list(_streams(ordered)), len(ordered))
+    chosen = _chosen(list(_streams(ordered)), list(_known(ordered)), len(ordered))
     ranks = [trace.rank or 0 for trace in ordered]
     members = {(ranks[at], group): tuple(ranks[other] for other in own)
                for group, division in chosen.items() for own in division for at in own}  # fmt: skip
@@ -71,12 +75,32 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
 def _streams(traces: Sequence[RankTrace]) -> Iterator[_Left]:
     unknown = [{group.id for group in trace.groups if not group.ranks} for trace in traces]
     for group in sorted(set.intersection(*unknown)):
-        ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
-        shared = sorted(set.intersection(*(set(own) for own in ends)))
-        if len(shared) >= LEAST_SHARED:
-            left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
-            clock = np.median(left, axis=1)
-            yield _Left(group, clock, left - clock[:, None])
+        left = _left(traces, group)
+        if left.varies_ns.shape[1] >= LEAST_SHARED:
+            yield left
+
+
+def _known(traces: Sequence[RankTrace]) -> Iterator[tuple[_Left, Division]]:
+    """The groups of known members: these leave together, too, by their clocks."""
+    place = {trace.rank or 0: at for at, trace in enumerate(traces)}
+    groups = dict.fromkeys(group for trace in traces for group in trace.groups)
+    for group in groups:
+        members = tuple(place[rank] for rank in group.ranks if rank in place)
+        if len(members) < 2:
+            continue
+        left = _left([traces[at] for at in members], group.id)
+        if left.varies_ns.shape[1] > 1 and _together(left.varies_ns):
+            clock = np.full(len(traces), np.nan)
+            clock[list(members)] = left.clock_ns
+            yield replace(left, clock_ns=clock), (members,)
+
+
+def _left(traces: Sequence[RankTrace], group: str) -> _Left:
+    ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
+    shared = sorted(set.intersection(*(set(own) for own in ends)))
+    left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
+    clock = np.median(left, axis=1) if shared else np.zeros(len(ends))
+    return _Left(group, clock, left - clock[:, None])
 
 
 def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
@@ -91,14 +115,16 @@ def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
     return dict(zip(keys, comm.ints("end_ns").tolist(), strict=True))
 
 
-def _chosen(streams: Sequence[_Left], count: int) -> dict[str, Division]:
+def _chosen(
+    streams: Sequence[_Left], known: Sequence[tuple[_Left, Division]], count: int
+) -> dict[str, Division]:
     """The coarsest division of each stream with which none contradicts another; {} if none fits."""
-    possible = [[one for one in _divisions(count) if left.holds(one)] for left in streams]
+    possible = [left.possible(_divisions(count)) for left in streams]
     if prod(map(len, possible)) > _MOST_COMPARED:
         return {}
     choices = sorted(product(*possible), key=_coarseness, reverse=True)
     for choice in islice(choices, MOST_CHOICES):
-        if _one_clock(streams, choice):
+        if _one_clock([*known, *zip(streams, choice, strict=True)], len(known)):
             return {left.group: one for left, one in zip(streams, choice, strict=True)}
     return {}
 
@@ -116,17 +142,22 @@ def _divisions(count: int) -> Iterator[Division]:
                         for first in range(block, block + stride))  # fmt: skip
 
 
-def _one_clock(streams: Sequence[_Left], choice: Sequence[Division]) -> bool:
-    """Whether ranks that share groups of two streams are as far apart in both."""
-    pairs = list(zip(streams, choice, strict=True))
+def _one_clock(pairs: Sequence[tuple[_Left, Division]], known: int) -> bool:
+    """Whether ranks that share groups of two streams are as far apart in both; the first pairs
+    are `known`."""
     return all(
         _together((left.clock_ns - other.clock_ns)[list(both), None])
-        for at, (left, division) in enumerate(pairs) for other, others in pairs[:at]
+        for at, (left, division) in enumerate(pairs) if at >= known
+        for other, others in pairs[:at]
         for own in division for theirs in others if len(both := {*own} & {*theirs}) > 1
     )  # fmt: skip
 
 
 def _together(left_ns: Floats) -> bool:
     """Whether these ranks leave together; some rows do not belong together."""
-    apart = left_ns.max(axis=0) - left_ns.min(axis=0)
-    return bool(np.quantile(apart, MOSTLY) <= ALONE_NS)
+    return bool(np.mean(_apart(left_ns)) <= 1 - MOSTLY)
+
+
+def _apart(left_ns: Floats) -> Mask:
+    """The collectives that these ranks do not leave together."""
+    return np.asarray(np.ptp(left_ns, axis=0) > ALONE_NS)

@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.formats.kineto.calls import P2P, Call, Group
 from stepscope.trace import ProcessGroup
 from stepscope.trace.kinds import kind_of_words
-from stepscope.window import NULL, Ints, Mask, distinct
+from stepscope.window import NULL, Ints, distinct
 
 DEFAULT = ProcessGroup("dp-0", "dp", ())
 """The contract's single group of a job with unknown groups."""
@@ -88,7 +88,8 @@ def groups_of(
     """The group of each operator, and whether some were guessed.
 
     Torch has a stream for each group, so an operator of which no call was recorded has the group of
-    its stream. Where groups were not recorded at all, there is one for each stream.
+    its stream. Where groups were not recorded at all, there is one for each stream. Streams below
+    zero have operators that no process group executes: none of the groups need be theirs.
     """
     said = _said(calls, known)
     by_stream = dict(_of_streams(said, streams))
@@ -97,14 +98,19 @@ def groups_of(
     silent = np.array([group is None for group in found], np.bool_)
     if by_stream:
         silent &= counted_ns != NULL  # what belongs to no step needs no group
-    others, guessed = _others(known, streams, silent)
+    foreign, alone = streams < 0, _only_group(known)
+    guessed = alone is None and distinct(streams[silent & ~foreign]).size > 1
     sends = np.array([guessed and call.op in P2P for call in calls], np.bool_)
     named = [SENDS if unknown else group
              for group, unknown in zip(found, (silent & sends).tolist(), strict=True)]  # fmt: skip
     silent &= ~sends
+    others = {
+        stream: ProcessGroup(f"other-stream{at}", "other", ()) if guessed or stream < 0
+        else alone or DEFAULT for at, stream in enumerate(distinct(streams[silent]).tolist())
+    }  # fmt: skip
     rows = zip(named, streams.tolist(), silent.tolist(), strict=True)
     groups = [others[stream] if unknown else group for group, stream, unknown in rows]
-    return groups, guessed and bool(silent.any())
+    return groups, bool((silent & (foreign | guessed)).any())
 
 
 def _said(calls: Sequence[Call], known: Known) -> list[ProcessGroup | None]:
@@ -128,16 +134,6 @@ def _of_streams(
     for stream, some in seen.items():
         if len(some) == 1:
             yield stream, next(iter(some))
-
-
-def _others(known: Known, streams: Ints, silent: Mask) -> tuple[dict[int, ProcessGroup], bool]:
-    """The group of what is unknown on each stream: the only one configured, else one for each."""
-    alone = _only_group(known)
-    guessed = alone is None and distinct(streams[silent]).size > 1
-    return {
-        stream: ProcessGroup(f"other-stream{at}", "other", ()) if guessed else alone or DEFAULT
-        for at, stream in enumerate(distinct(streams).tolist())
-    }, guessed
 
 
 def _only_group(known: Known) -> ProcessGroup | None:

@@ -7,14 +7,15 @@ belong to no step. Counted in the first one, they would shift all collectives of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.formats.kineto.calls import is_communication_kernel
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
 from stepscope.formats.kineto.steps import Steps
+from stepscope.trace.kernels import is_communication, of_library
 from stepscope.window import NULL, Ints, Mask, Table, distinct
 
 QUEUED_NS = 1_000_000
@@ -80,8 +81,17 @@ def _streams(device: Table) -> list[Ints]:
 
 def communication_kernels(device: Table) -> Mask:
     """The communication kernels, by their names."""
+    return _by_name(device, is_communication)
+
+
+def library_kernels(device: Table) -> Mask:
+    """Those of a library that process groups call, by their names."""
+    return _by_name(device, of_library)
+
+
+def _by_name(device: Table, holds: Callable[[str], bool]) -> Mask:
     names = device.strings("name")
-    hits = np.array([is_communication_kernel(value) for value in names.values] or [False], np.bool_)
+    hits = np.array([holds(value) for value in names.values] or [False], np.bool_)
     return hits[names.codes]
 
 

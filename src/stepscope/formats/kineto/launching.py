@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.formats.kineto.calls import NOTHING, P2P, PARAMETERS, Call, call_by_name, operator_of
+from stepscope.formats.kineto.launches import library_kernels
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named
 from stepscope.window import NULL, Ints, Mask, Table, distinct
@@ -62,7 +63,7 @@ class _Launching:
 
 def said_of(recorded: Recording, kernels: Table, launch_ns: Ints) -> Said:
     """What is known of these kernels, in their order."""
-    launching = _launching(recorded, kernels, launch_ns)
+    launching = _launching(recorded, kernels, np.where(library_kernels(kernels), launch_ns, NULL))
     sequence = kernels.ints("sequence")
     for rows in launching.rows[:2]:
         sequence = np.where(sequence == NULL, _of(recorded.calls, "sequence", rows), sequence)
@@ -81,8 +82,9 @@ def said_of(recorded: Recording, kernels: Table, launch_ns: Ints) -> Said:
 
 
 def _op_of(kernel: str, called: bool) -> str | None:
-    """The operator of a kernel; unknown for `SendRecv` without a call: it may be an all-to-all."""
-    return None if "SendRecv" in kernel and not called else operator_of(kernel)
+    """The operator of a kernel; unknown of a `SendRecv` without a call: it may be an all-to-all."""
+    op = operator_of(kernel)
+    return None if op in P2P and not called else op
 
 
 def _of(calls: Table, column: str, rows: Ints) -> Ints:

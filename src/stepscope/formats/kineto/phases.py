@@ -42,10 +42,14 @@ def phases(
     rows = host
     if len(recorded.device):
         launched = _on_device(host, recorded, launch_ns)
-        kernels = ~communication_kernels(recorded.device)
-        device = union(recorded.device.ints("start_ns")[kernels], ends(recorded.device)[kernels])
+        talks, start, end = (
+            communication_kernels(recorded.device), recorded.device.ints("start_ns"),
+            ends(recorded.device),
+        )  # fmt: skip
         loads = host.take(host.ints("kind") == 0)
-        rows, busy = _stacked(loads, launched), device
+        rows, busy = _stacked(loads, launched), union(start[~talks], end[~talks])
+        # those of unknown operators, too: all wait
+        comm = Table({"start_ns": start[talks], "end_ns": end[talks]})
     waits = np.where(rows.ints("kind") == 0, 0, waited(rows, busy, comm))
     order = np.argsort(rows.ints("start_ns"), kind="stable")
     table = Table({

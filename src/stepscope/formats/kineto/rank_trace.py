@@ -183,8 +183,8 @@ def _rank_trace(
     path: Path, recorded: Recording, header: _Header, problems: tuple[str, ...]
 ) -> RankTrace:
     operators = recorded.cpu.take(outermost(recorded.cpu))
-    steps = find_steps(recorded, operators)
-    of = launched(recorded)
+    marked, of = find_steps(recorded, operators), launched(recorded)
+    steps = _executed(marked, of) if problems else marked
     known = Known(header.rank, header.world_size or 0, header.groups)
     comm = communication(recorded, of, known)
     # where a device was recorded, communication in progress does not block the host
@@ -197,8 +197,10 @@ def _rank_trace(
         "stacks": stacks(recorded),
         "pauses": _pauses(recorded, steps),
         "host_ops": _host_ops(recorded, own, steps),
-        "patterns": patterns(recorded, steps, _span(recorded, 0), of),
-    }
+        # shares of fewer steps than the other ranks' are no measure
+        "patterns": patterns(recorded, steps, _span(recorded, 0), of)
+        if steps.number.size == marked.number.size else None,
+    }  # fmt: skip
     complete = not problems
     if comm.guessed:
         problems += (GUESSED,)
@@ -213,6 +215,16 @@ def _rank_trace(
          if table is not None and len(table)},
         steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems, complete,
     )  # fmt: skip
+
+
+def _executed(steps: Steps, of: Launched) -> Steps:
+    """Without the steps from which on a damaged file lacks what the device did: hosts run ahead, so
+    the marks of steps reach further than their kernels. The first step always stays."""
+    at = steps.places(of.counted_ns)
+    kernels = np.bincount(at[at >= 0], minlength=steps.number.size)
+    last = int(np.flatnonzero(kernels)[-1]) if kernels.any() else steps.number.size - 1
+    cut = last > 0 and kernels[last] < np.median(kernels[:last])
+    return steps.until(max(last if cut else last + 1, 1))
 
 
 def _steps_table(recorded: Recording, steps: Steps, of: Launched) -> Table:

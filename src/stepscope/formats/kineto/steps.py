@@ -9,7 +9,7 @@ this way are numbered from 0. Time before the first boundary belongs to no step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,11 @@ class Steps:
         """The step of each time; NULL if there is none."""
         at = self.places(time_ns)
         return np.where(at >= 0, np.append(self.number, NULL)[at], NULL)
+
+    def until(self, stop: int) -> Steps:
+        """The first steps."""
+        return replace(self, number=self.number[:stop], start_ns=self.start_ns[:stop],
+                       end_ns=self.end_ns[:stop])  # fmt: skip
 
     def places(self, time_ns: Ints) -> Ints:
         """Where the step of each time is in these columns; -1 if there is none."""
