@@ -19,7 +19,7 @@ from stepscope.diagnose.finding import (
     Waste,
 )
 from stepscope.diagnose.method import Needs
-from stepscope.diagnose.thresholds import LEAST_COST, SUSPECT_SCORE
+from stepscope.diagnose.thresholds import AT_ONCE_NS, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.words.numbers import percent
 
 
@@ -66,7 +66,7 @@ RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_
 def arrives_last(lag_ns: float, whom: str = "it alone") -> Decision:
     """How long the others waited for a rank, or for all suspects."""
     says = f"others wait {lag_ns / 1e6:.1f} ms per step for {whom}"
-    return Decision(LAST_ARRIVAL.name, lag_ns > 0, says=says, gate=False)
+    return Decision(LAST_ARRIVAL.name, lag_ns > AT_ONCE_NS, says=says, gate=False)
 
 
 def weighed(one: Kind) -> Kind:
