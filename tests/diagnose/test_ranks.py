@@ -280,3 +280,13 @@ def test_a_slowdown_that_ended_ended_when_it_did(stop: int) -> None:
     burn = Fault((2,), "backward-compute", 60, stop, ms=60)
     verdict = the_verdict(diagnose(a_job(faults=[burn])))
     assert verdict.steps is not None and abs(verdict.steps[1] - (stop - 1)) <= 1
+
+
+def test_a_storm_of_collections_begins_with_the_first_that_follow_each_other() -> None:
+    """And not with one long before, as any rank has now and then."""
+    faults = [Fault((1,), "forward-compute", 30, 31, ms=9, gc=True),
+              Fault((1,), "forward-compute", 140, ms=30, gc=True)]  # fmt: skip
+    verdict = the_verdict(diagnose(a_job(faults=faults)))
+    assert (verdict.ranks, verdict.cause) == ((1,), "gc")
+    assert verdict.steps is not None and abs(verdict.steps[0] - 140) <= 2
+    assert verdict.lost_fraction == pytest.approx(30 / 120, abs=0.06)

@@ -26,7 +26,7 @@ from stepscope.diagnose.detect.in_turns import lengthening
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FALSE_ALARMS
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF
 from stepscope.window import Floats, Ints, Mask, union
 
 STORM_SHARE = 0.05
@@ -76,13 +76,15 @@ def storms(job: Observed) -> list[Storm]:
     normal = stats.leave_one_out_median(pauses.mean(axis=1)[:, None])
     hits = pauses > STORM_RATIO * np.maximum(normal, 1.0)
     often = np.flatnonzero(hits.sum(axis=1) >= STORM_STEPS)
-    found = [_storm(job, pauses, int(row), hits[row], skip) for row in often]
+    found = [_storm(job, pauses, int(row), skip) for row in often]
     return [storm for storm in found if storm is not None]
 
 
-def _storm(job: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
-    hit = np.flatnonzero(hits)
-    first, stop = int(hit[0]), int(hit[-1]) + 1
+def _storm(job: Observed, pauses: Floats, row: int, skip: int) -> Storm | None:
+    """The storm of a rank, in the stretch in which it pauses most: a collection long before, which
+    all ranks have now and then, is no part of it."""
+    stretch = stats.worst_stretch(pauses[None, row], HALF * float(pauses[row].mean()))
+    first, stop = int(stretch.first[0]), int(stretch.stop[0])
     own_ns = float(pauses[row, first:stop].mean())
     peers_ns = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
     period = stats.median(job.line.job_period_ns[skip:])
