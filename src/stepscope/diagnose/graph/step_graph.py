@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.diagnose.graph.busy import Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match_among
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match, match_among
 from stepscope.diagnose.thresholds import AT_ONCE_NS
 from stepscope.diagnose.views.awaited import awaited_since, order_known
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
@@ -142,8 +142,9 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     comm = window.tables["comm_ops"]
     lane = lanes.when(comm, arrivals(comm))
     known = (lane >= 0) & _took_place(comm)
-    op = _operators(match_among(comm, known).key)
-    near, comm, lane = comm, comm.take(known), lane[known]
+    near, some, lane = comm, comm.take(known), lane[known]
+    op = _operators(near, some, known, known | (lanes.of(near) >= 0))
+    comm = some
     window = replace(window, tables={**window.tables, "comm_ops": comm})  # the others are let go
     begin, finish = _steps(line, columns)
     arrive = arrivals(comm)
@@ -203,8 +204,15 @@ def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
     return np.where(known, begin, NULL), np.where(known, finish, NULL)
 
 
-def _operators(key: Ints) -> Ints:
-    """The number of each row's operator; each unmatched row is an operator by itself."""
+def _operators(comm: Table, some: Table, known: Mask, near: Mask) -> Ints:
+    """The number of each row's operator; each unmatched row is an operator by itself.
+
+    Args:
+        some: the rows of `comm` that are `known`, to be numbered.
+        near: rows of the same steps, too: what meets what depends on all of them.
+    """
+    whole = np.array_equal(known, near)  # mostly
+    key = match(some).key if whole else match_among(comm.take(near), known[near]).key
     alone = np.flatnonzero(key < 0)
     numbers = key.copy()
     numbers[alone] = key.max(initial=-1) + 1 + np.arange(alone.size)

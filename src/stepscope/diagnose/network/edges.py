@@ -38,6 +38,10 @@ class Place:
     """The host of each member."""
 
 
+_NOWHERE = Place("", "", (), ())
+"""Of operators whose members are unknown."""
+
+
 @dataclass(frozen=True)
 class _Location:
     """Host and pipeline stage by rank; stages move data at different times, beside other work."""
@@ -134,27 +138,37 @@ class _Group:
         return tuple(rank - self.first for rank in self.group.ranks)
 
 
-def _place(where: _Location, group: _Group | None, ends: Sequence[int]) -> Place:
+def _place(where: _Location, group: _Group | None, ends: tuple[int, int]) -> Place:
     """The whole group, or the two ends of a send in it."""
-    pair = max(ends) >= 0
-    members = tuple(ends) if pair or group is None else group.group.ranks
-    if group is None or not members or not group.members.issuperset(members):
-        return Place("", "", (), ())
-    # lists: there are tens of thousands of places, and generators take twice as long
+    if max(ends) >= 0:  # nearly all places are pairs
+        return _pair(where, group, *ends)
+    if group is None or not group.members:
+        return _NOWHERE
+    members = group.group.ranks
+    # lists: generators take twice as long
     hosts = tuple([where.host.get(rank) for rank in members])
     layout, per_host = _layout(hosts)
     stages = tuple([where.stage.get(rank, 0) for rank in members])
-    kind, first, whole = group.group.kind, group.first, group.relative
-    part = tuple([rank - first for rank in members])
+    kind, whole = group.group.kind, group.relative
     apart = (kind, whole, members[-1] - members[0], layout)
-    return Place(group.group.id, kind, members, (kind, whole, part, layout, stages),
-                 pair, ("" if pair else kind, per_host), apart, hosts)  # fmt: skip
+    return Place(group.group.id, kind, members, (kind, whole, whole, layout, stages),
+                 False, (kind, per_host), apart, hosts)  # fmt: skip
+
+
+def _pair(where: _Location, group: _Group | None, source: int, target: int) -> Place:
+    if group is None or source not in group.members or target not in group.members:
+        return _NOWHERE
+    hosts = where.host.get(source), where.host.get(target)
+    layout, per_host = ((0, 0), (2,)) if hosts[0] == hosts[1] else ((0, 1), (1, 1))
+    stages = where.stage.get(source, 0), where.stage.get(target, 0)
+    kind, first, whole = group.group.kind, group.first, group.relative
+    part, apart = (source - first, target - first), (kind, whole, target - source, layout)
+    return Place(group.group.id, kind, (source, target), (kind, whole, part, layout, stages),
+                 True, ("", per_host), apart, hosts)  # fmt: skip
 
 
 def _layout(hosts: Sequence[str | None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The hosts of members, numbered as they are met, and how many members these have, in order."""
-    if len(hosts) == 2:  # nearly all places are pairs
-        return ((0, 0), (2,)) if hosts[0] == hosts[1] else ((0, 1), (1, 1))
     number: dict[str | None, int] = {}
     layout = tuple([number.setdefault(host, len(number)) for host in hosts])
     return layout, tuple(sorted(Counter(layout).values()))
