@@ -53,6 +53,9 @@ BOTH_WAYS = 0.25
 others: lengths are skewed, stalls are all on one side. Statistics."""
 FASTEST = 0.1
 """The quantile of steps in which lengths happened to be nearly equal. Our choice."""
+SCATTER = 0.05
+"""The same work takes longer and shorter by so much (standard deviation): the largest of n draws
+exceeds the middle by about sqrt(2 log n) of it. Our simulator."""
 BLOCKING = ("1f1b", "interleaved-1f1b")
 """Schedules without passes that could run during a send."""
 UNEVEN = 0.1
@@ -297,17 +300,19 @@ class UnequalWork:
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
-        yield _told(waste.found(job, self.name, cause, part, part.loss, says, detail))
+        found = waste.found(job, self.name, cause, part, part.loss, says, detail)
+        yield _told(found, len(job.line.ranks))
 
 
-def _told(found: Waste) -> Waste:
+def _told(found: Waste, ranks: int) -> Waste:
     """The finding; barely likely is what is no rarity among jobs but costs too much to be called
-    healthy."""
+    healthy. Of many ranks that do equal work in each step one happens to take longer."""
     loss = found.lost_fraction or 0.0
-    if loss <= LEAST_LOSS or found.score >= LEAST_SCORE:
+    least = max(LEAST_LOSS, SCATTER * math.sqrt(2 * math.log(ranks)))
+    if loss <= least or found.score >= LEAST_SCORE:
         return found
     says = "every job is a little uneven, but one that loses more than this is not healthy"
-    rule = Decision("costs-enough", True, loss, LEAST_LOSS, says)
+    rule = Decision("costs-enough", True, loss, least, says)
     return replace(found, score=LEAST_SCORE, decisions=(rule,))
 
 
