@@ -76,7 +76,7 @@ class SlowTransfers:
             yield lost
             return
         cost = so_far.lost_ns
-        changed = [_case(job, moved, span, cost) for span in _changes(job, moved, judged)]
+        changed = [_case(job, moved, span, cost) for span in _changes(job, moved, judged, cost)]
         best = max(changed, key=lambda one: one.sure * one.share, default=None)
         # links that changed and cost nothing are no reason to ask which are slow throughout
         if best is None or (best.score < LEAST_SCORE and best.found.bits < RARE_BITS):
@@ -158,12 +158,13 @@ def _lossy(job: Observed, moved: Transfers, judged: Mask) -> SlowLink | None:
     return _link(job, span, named, sure * odds(MOST_BITS, share), share, found, detail, None)
 
 
-def _changes(job: Observed, moved: Transfers, judged: Mask) -> Iterator[_Span]:
-    """Where transfers, or steps, took longer than in other columns."""
+def _changes(job: Observed, moved: Transfers, judged: Mask, culprits_ns: Floats) -> Iterator[_Span]:
+    """Where transfers, or steps without what culprits cost, took longer than in other columns."""
     columns, count = np.flatnonzero(judged), judged.size
     hosts = [host.name for host in job.window.job.hosts][:MOST_HOSTS]
     each = (moved.per_step(count, host) for host in ("", *hosts))
-    for series in (job.line.job_period_ns, *each):
+    period = job.line.job_period_ns
+    for series in (period - culprits_ns if culprits_ns.size else period, *each):
         change = step_time.regression(series[columns])
         if change is not None:
             yield _span(judged, columns[change.split], judged.size)
