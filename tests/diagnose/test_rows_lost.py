@@ -78,9 +78,10 @@ def test_what_a_rank_sent_before_another_stood_still_is_received_in_order() -> N
 
 @given(some.sets(some.integers(0, 2 * STEPS * (EACH + 2) - 1), max_size=12))
 def test_rows_meet_only_their_own(lost: set[int]) -> None:
-    """Collectives are at the ends of each step here: a gap shows every message that is missing."""
+    """Collectives are at the ends of each step here: a gap shows every message that is missing. In
+    the last step they may be such that were never received."""
     rows = messages()
-    inner = {at for at in lost if rows[at][4] != "AllReduce"}
+    inner = {at for at in lost if rows[at][4] != "AllReduce" and rows[at][1] != STEPS - 1}
     assert all(len({seq for _, seq in one}) == 1 for one in met(without(rows, inner)))
 
 

@@ -6,8 +6,8 @@ long as a microbatch or a step, and links seem slow. Where a rank's numbers of i
 gaps within a step, or a direction has unequally many sends and receives in some step but the last
 ones, its pairs are sought within each step; in no step in which one of both ranks has a gap.
 Cost: counting; four sorts of the sends and receives if there are few of them or rows were lost.
-Cannot see: rows that were lost at the begin or end of a step, if the other rank lost as many there;
-steps that begin at different places of the program on both ranks.
+Cannot see: rows that were lost at the begin or end of a step, if the other rank lost as many there,
+or in the last step; steps that begin at different places of the program on both ranks.
 """
 
 from __future__ import annotations
@@ -104,13 +104,16 @@ class _Messages:
 
 
 def _with_gaps(comm: Table) -> Mask:
-    """The rows of each step of a rank in a group in which numbers are missing."""
+    """The rows of each step of a rank in a group in which numbers are missing. In its last step
+    these may be receives that were posted, and that nobody came to."""
     group = comm.strings("group").codes.astype(np.int64)
     rank, seq, step = (comm.ints(name) for name in ("rank", "seq", "step"))
     stream, cell = numbered(rank, group), numbered(rank, group, step)
+    last = np.full(int(stream.max()) + 1, NULL)
+    np.maximum.at(last, stream, step)
     order = ordered(stream, seq)
     within = (np.diff(cell[order]) == 0) & (seq[order][:-1] != NULL)
     rise = np.diff(seq[order])
     counts = rise[within].size and np.median(rise[within]) == 1
-    gap = within & (rise > 1) & bool(counts)
+    gap = within & (rise > 1) & (step < last[stream])[order][1:] & bool(counts)
     return np.bincount(cell[order][1:][gap], minlength=int(cell.max()) + 1)[cell] > 0
