@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.decide.same_loss import begin_together
-from stepscope.diagnose.detect.imbalance import _told as told
+from stepscope.diagnose.detect.imbalance import _reported as reported
 from stepscope.diagnose.finding import SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
@@ -210,4 +210,4 @@ def in_two_passes(window: Window) -> Window:
 def test_of_many_ranks_one_happens_to_take_longer_in_each_step() -> None:
     """Of 2,048 that do equal work, by a fifth."""
     found = Waste("unequal-work", "load_imbalance", "", lost_fraction=0.15, score=0.4)
-    assert [told(found, ranks).score for ranks in (8, 2048)] == [0.5, 0.4]
+    assert [reported(found, ranks).score for ranks in (8, 2048)] == [0.5, 0.4]

@@ -148,6 +148,11 @@ class Observed:
         """The job's step times as if all steps of a cycle did the same work."""
         return self.cycle.levelled(self.line.job_period_ns)
 
+    def period_without_ns(self, lost_ns: Floats) -> Floats:
+        """The job's step times without what was lost in each; an empty array: nothing was."""
+        period = self.line.job_period_ns
+        return period - lost_ns if lost_ns.size else period
+
     @property
     def comparable(self) -> Observed:
         """The same job with a basis for comparison where no two ranks do the same work.

@@ -37,8 +37,8 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.diagnose.thresholds import FAST, HALF, LEAST_SCORE, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.views.between_operators import beside_sends
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
-from stepscope.diagnose.views.own_time import beside_sends
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
 from stepscope.diagnose.words.numbers import percent
@@ -104,7 +104,7 @@ def _is_partial(job: Observed) -> bool:
 
 def _is_heavy_anyway(job: Observed, model: Model, levels: Floats) -> bool:
     """Whether the heavy stages are so, too, if others compute during their sends: in a schedule
-    that nobody knows, such as one with passes for weights, operators alone do not tell."""
+    that nobody knows, such as one with passes for weights, operators alone do not show it."""
     schedule = job.window.job.schedule
     if BETWEEN not in job.own.phases or (schedule and schedule.name in BLOCKING):
         return True
@@ -301,12 +301,13 @@ class UnequalWork:
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
         found = waste.found(job, self.name, cause, part, part.loss, says, detail)
-        yield _told(found, len(job.line.ranks))
+        yield _reported(found, len(job.line.ranks))
 
 
-def _told(found: Waste, ranks: int) -> Waste:
-    """The finding; barely likely is what is no rarity among jobs but costs too much to be called
-    healthy. Of many ranks that do equal work in each step one happens to take longer."""
+def _reported(found: Waste, ranks: int) -> Waste:
+    """The finding, with the least score of a verdict if it costs too much to call the job healthy,
+    however usual it is. Of many ranks that do equal work one happens to take longer in each step.
+    """
     loss = found.lost_fraction or 0.0
     least = max(LEAST_LOSS, SCATTER * math.sqrt(2 * math.log(ranks)))
     if loss <= least or found.score >= LEAST_SCORE:

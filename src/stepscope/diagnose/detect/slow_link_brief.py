@@ -121,19 +121,18 @@ class _Suspect:
 def _compared(job: Observed, moved: DeviceTransfers, chosen: Mask) -> list[_Seen]:
     """All that can be compared: what moves between several hosts, as elsewhere."""
     steps = max(len(job.line.steps) - job.line.warm_up, 1)
-    alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, float]]]] = {}
+    alike: dict[tuple[object, ...], dict[frozenset[str], list[tuple[Place, float, int]]]] = {}
     for place, kind, usual_ns, count in _by_place(moved, chosen):
         if None in place.hosts:
             continue
         hosts = frozenset(filter(None, place.hosts))
         if len(hosts) > 1:
             shape = (kind, place.is_pair, len(place.members), len(hosts))
-            row = place, usual_ns, count / steps
+            row = place, usual_ns, count
             alike.setdefault(shape, {}).setdefault(hosts, []).append(row)
-    enough = ({hosts: of for hosts, of in same.items()
-               if round(steps * sum(row[2] for row in of)) >= LEAST}
+    enough = ({hosts: of for hosts, of in same.items() if sum(row[2] for row in of) >= LEAST}
               for same in alike.values())  # fmt: skip
-    return [one for same in enough if len(same) > 1 for one in _against_equals(same)]
+    return [one for same in enough if len(same) > 1 for one in _against_equals(same, steps)]
 
 
 def _by_place(
@@ -173,14 +172,14 @@ def _fast(took: Floats, begins: Ints, counts: Ints) -> Floats:
 
 
 def _against_equals(
-    same: dict[frozenset[str], list[tuple[Place, float, float]]],
+    same: dict[frozenset[str], list[tuple[Place, float, int]]], steps: int
 ) -> Iterator[_Seen]:
     """Operators of one kind, between other hosts each; the faster ones of them are usual."""
     took = {hosts: stats.median(np.array([row[1] for row in of])) for hosts, of in same.items()}
     usual = float(np.quantile(list(took.values()), FAST, method="lower"))
     for hosts, of in same.items():
         places, _, often = zip(*of, strict=True)
-        yield _Seen(hosts, places, np.array(often), took[hosts], usual)
+        yield _Seen(hosts, places, np.array(often) / steps, took[hosts], usual)
 
 
 def _blamed(hosts: Sequence[str], seen: Sequence[_Seen]) -> _Blamed | None:

@@ -75,12 +75,12 @@ class SlowTransfers:
         if lost is not None:
             yield lost
             return
-        cost = so_far.lost_ns
-        changed = [_case(job, moved, span, cost) for span in _changes(job, moved, judged, cost)]
+        period = job.period_without_ns(so_far.lost_ns)
+        changed = [_case(job, moved, span, period) for span in _changes(job, moved, judged, period)]
         best = max(changed, key=lambda one: one.sure * one.share, default=None)
         # links that changed and cost nothing are no reason to ask which are slow throughout
         if best is None or (best.score < LEAST_SCORE and best.found.bits < RARE_BITS):
-            best = _case(job, moved, _Span(judged, None), cost)
+            best = _case(job, moved, _Span(judged, None), period)
         if best.score < LEAST_SCORE or not (best.named or best.span.usual is not None):
             return
         if not _is_of_culprits(job, so_far, best):
@@ -158,13 +158,12 @@ def _lossy(job: Observed, moved: Transfers, judged: Mask) -> SlowLink | None:
     return _link(job, span, named, sure * odds(MOST_BITS, share), share, found, detail, None)
 
 
-def _changes(job: Observed, moved: Transfers, judged: Mask, culprits_ns: Floats) -> Iterator[_Span]:
-    """Where transfers, or steps without what culprits cost, took longer than in other columns."""
+def _changes(job: Observed, moved: Transfers, judged: Mask, period: Floats) -> Iterator[_Span]:
+    """Where transfers, or steps without what slow ranks cost, took longer than in other columns."""
     columns, count = np.flatnonzero(judged), judged.size
     hosts = [host.name for host in job.window.job.hosts][:MOST_HOSTS]
     each = (moved.per_step(count, host) for host in ("", *hosts))
-    period = job.line.job_period_ns
-    for series in (period - culprits_ns if culprits_ns.size else period, *each):
+    for series in (period, *each):
         change = step_time.regression(series[columns])
         if change is not None:
             yield _span(judged, columns[change.split], judged.size)
@@ -179,11 +178,11 @@ def _span(judged: Mask, first: int, stop: int) -> _Span:
     return _Span(judged & inside, judged & ~inside)
 
 
-def _case(job: Observed, moved: Transfers, span: _Span, culprits_ns: Floats) -> _Case:
+def _case(job: Observed, moved: Transfers, span: _Span, period: Floats) -> _Case:
     step_ns = max(stats.median(job.line.job_period_ns[span.now]), 1.0)
     found = suspects(moved, span.now, span.usual, LEAST_COST * step_ns)
     named, chance = _named(found)
-    lost = lost_ns(job, moved, found, span.now, span.usual, culprits_ns)
+    lost = lost_ns(job, moved, found, span.now, span.usual, period)
     share = min(max(lost / step_ns, 0.0), 1.0)
     return _Case(span, found, named, chance, share, odds(found.bits - RARE_BITS, share))
 

@@ -142,9 +142,8 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     comm = window.tables["comm_ops"]
     lane = lanes.when(comm, arrivals(comm))
     known = (lane >= 0) & _took_place(comm)
-    near, some, lane = comm, comm.take(known), lane[known]
-    op = _operators(near, some, known, known | (lanes.of(near) >= 0))
-    comm = some
+    near, comm, lane = comm, comm.take(known), lane[known]
+    op = _operators(near, comm, known, known | (lanes.of(near) >= 0))
     window = replace(window, tables={**window.tables, "comm_ops": comm})  # the others are let go
     begin, finish = _steps(line, columns)
     arrive = arrivals(comm)

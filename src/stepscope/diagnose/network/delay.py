@@ -112,13 +112,13 @@ def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
 
 def lost_ns(
     job: Observed, moved: Transfers, found: Suspects, now: Mask, usual: Mask | None,
-    culprits_ns: Floats,
+    period: Floats,
 ) -> float:  # fmt: skip
     """Time lost per step in the columns `now`, compared with the columns `usual` if there are
     any.
 
     Args:
-        culprits_ns: what slow ranks cost in each step; empty: nothing.
+        period: the step times without what slow ranks cost.
     """
     excess = found.slowness.excess_ns.copy()
     for one in found.ends if usual is None else ():
@@ -128,8 +128,6 @@ def lost_ns(
     costliest = moved.places[int(excess.argmax())]
     if usual is None:
         return min(longest, idle_ns(job, costliest.members, now))
-    period = job.line.job_period_ns
-    period = period - culprits_ns if culprits_ns.size else period
     return lost_per_step(Delay(longest, longest), period, now, usual, False, False)
 
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, directions
 from stepscope.diagnose.thresholds import HALF
-from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, occurrence, ordered
+from stepscope.window import NULL, Ints, Mask, Rows, Table, Window, numbered, occurrence, ordered
 
 MOST_ROWS = 200_000
 """In larger tables lost rows are sought only if sends and receives differ in number, as they do
@@ -32,7 +31,7 @@ def with_pairs(window: Window) -> Window:
     if comm is None or not comm.has("step", "peer", "seq") or comm.has("match") or _all_meet(comm):
         return window
     found = _Messages.of(comm)
-    if not found.rows.any() or not found.by_step.any():
+    if not found.by_step.any():
         return window
     known = comm.with_column("match", found.matches(comm))
     return replace(window, tables={**window.tables, "comm_ops": known})
@@ -48,7 +47,7 @@ def _all_meet(comm: Table) -> bool:
 class _Messages:
     """Sends and receives whose peers are known."""
 
-    rows: Mask
+    rows: Rows
     """Which rows of `comm_ops` they are; all other columns are of these alone."""
     received: Mask
     seq: Ints
@@ -63,13 +62,10 @@ class _Messages:
 
     @classmethod
     def of(cls, comm: Table) -> _Messages:
-        op, step = comm.strings("op"), comm.ints("step")
-        rows = (op.equals(*POINT_TO_POINT) & (comm.strings("group").codes >= 0) & (step != NULL)
-                & (comm.ints("seq") != NULL) & (comm.ints("peer") > UNKNOWN_PEER))  # fmt: skip
-        some, received = comm.take(rows), op.equals("Recv")[rows]
-        rank, peer, step = (some.ints(name) for name in ("rank", "peer", "step"))
-        source, target = np.where(received, peer, rank), np.where(received, rank, peer)
-        direction = numbered(some.strings("group").codes.astype(np.int64), source, target)
+        rows = np.flatnonzero((comm.ints("step") != NULL) & (comm.ints("seq") != NULL))
+        known, received, direction = directions(comm.take(rows))
+        rows = rows[known]
+        step, seq = (comm.ints(name)[rows] for name in ("step", "seq"))
         meeting = numbered(direction, step)
         count = int(meeting.max(initial=-1)) + 1
         gap = _with_gaps(comm)[rows]
@@ -83,7 +79,7 @@ class _Messages:
         sure = (even | (at > whole_until[of])) & (gaps == 0)
         lost = np.bincount(of, ~sure) > 0
         lost &= (np.bincount(of, gaps) > 0) | (np.bincount(of, even) >= HALF * np.bincount(of))
-        return cls(rows, received, some.ints("seq"), direction, meeting, sure, lost[direction])
+        return cls(rows, received, seq, direction, meeting, sure, lost[direction])
 
     def matches(self, comm: Table) -> Ints:
         """A number for each collective, and for each pair; NULL: it may be any other."""
@@ -105,7 +101,7 @@ class _Messages:
 
 def _with_gaps(comm: Table) -> Mask:
     """The rows of each step of a rank in a group in which numbers are missing. In its last step
-    these may be receives that were posted, and that nobody came to."""
+    these may be receives that were posted and never met a send."""
     group = comm.strings("group").codes.astype(np.int64)
     rank, seq, step = (comm.ints(name) for name in ("rank", "seq", "step"))
     stream, cell = numbered(rank, group), numbered(rank, group, step)

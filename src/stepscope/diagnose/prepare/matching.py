@@ -66,6 +66,18 @@ def match_among(table: Table, some: Mask) -> Matched:
     return Matched(table.take(some), key, matched.p2p[some])
 
 
+def directions(table: Table) -> tuple[Mask, Mask, Ints]:
+    """Which rows are sends and receives whose peers are known; and of these which are receives, and
+    a number for the group, source and target of each."""
+    group = table.strings("group").codes.astype(np.int64)
+    known = table.strings("op").equals(*POINT_TO_POINT) & (group >= 0)
+    known &= (table.ints("rank") >= 0) & (table.ints("peer") > UNKNOWN_PEER)
+    rank, peer = (table.ints(name)[known] for name in ("rank", "peer"))
+    received = table.strings("op").equals("Recv")[known]
+    source, target = np.where(received, peer, rank), np.where(received, rank, peer)
+    return known, received, numbered(group[known], source, target)
+
+
 def _pairs(table: Table) -> Ints:
     """Numbers the point-to-point pairs: the k-th Send of a direction with its k-th Recv."""
     sent = Sent.of(table)
@@ -88,13 +100,8 @@ class Sent:
     @classmethod
     def of(cls, table: Table) -> Sent:
         """The sends and receives of `comm_ops` whose peers are known."""
-        group = table.strings("group").codes.astype(np.int64)
-        known = table.strings("op").equals(*POINT_TO_POINT) & (group >= 0)
-        known &= (table.ints("rank") >= 0) & (table.ints("peer") > UNKNOWN_PEER)
-        rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
-        received = table.strings("op").equals("Recv")[known]
-        source, target = np.where(received, peer, rank), np.where(received, rank, peer)
-        end = 2 * numbered(group[known], source, target) + received
+        known, received, direction = directions(table)
+        seq, end = table.ints("seq")[known], 2 * direction + received
         counts = np.bincount(end, minlength=2 * (int(end.max(initial=-1)) // 2 + 1))
         return cls(np.flatnonzero(known)[ordered(end, seq)], counts.reshape(-1, 2))
 

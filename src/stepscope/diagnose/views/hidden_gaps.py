@@ -126,7 +126,7 @@ class Gaps:
 
     def in_open(self) -> Floats:
         """How many times as long as the median rank each rank takes in each step in open gaps,
-        `[rank, step]`: there none works behind the others' backs. NaN in steps without any."""
+        `[rank, step]`: operators hide no work there. NaN in steps without any."""
         rows = np.flatnonzero(self._open)
         spent = stats.sums(self.cell[rows], self.work_ns[rows], prod(self.shape))
         usual = stats.sums(self.cell[rows], self._reference[rows], prod(self.shape))

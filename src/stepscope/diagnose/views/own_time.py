@@ -17,22 +17,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
+from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
 from stepscope.diagnose.prepare.communication import communicates, loads
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, kinds_and_operators
+from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.awaited import (
-    awaited_since,
-    not_awaited_before,
-    order_known,
-    sends_beside_work,
-)
+from stepscope.diagnose.views.between_operators import between_operators
 from stepscope.diagnose.views.exposed_loading import exposed_loading
-from stepscope.diagnose.views.hidden_gaps import Gaps
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
-    all_ends_known,
     gathering,
     hidden,
     is_whole,
@@ -41,6 +34,7 @@ from stepscope.diagnose.views.hidden_work import common_work, late_within, own_a
 from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.kernel_phases import kernel_phases
 from stepscope.diagnose.views.late_begins import late_begins
+from stepscope.diagnose.views.lost import lost_phases
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.roles import together_by_design
@@ -53,21 +47,16 @@ from stepscope.diagnose.views.unnamed import (
     Named,
     is_staged,
     outside_phases,
-    uncovered,
     wait_times,
 )
 from stepscope.trace import DATA_LOAD
 from stepscope.window import (
     NULL,
     Floats,
-    Ints,
     Mask,
     Table,
     Union,
     Window,
-    numbered,
-    occurrence,
-    union,
 )
 
 HIDDEN = "it may contain waiting that was not measured"
@@ -75,9 +64,6 @@ OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
 OBSERVED = ("comm_ops", "kernels", "host_ops")
 """Tables that show where ranks wait, whatever a recorder says of its phases."""
-LOST_FROM = 0.75
-"""Of the numbers of rows in different steps, or of different ranks, the one at this quantile is
-complete, even if rows are missing in most of them. Our choice."""
 CALLS_ONLY = "no tables phases or kernels, and no ends of operators in comm_ops"
 
 
@@ -151,7 +137,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         own |= apart
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared if name not in apart]
-    unnamed = _without_lost_rows(rows, unnamed or late_begins(window, rows))
+    unnamed = _where_recorded(rows, unnamed or late_begins(window, rows))
     excesses: list[str] = []
     if skipped and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
@@ -235,25 +221,10 @@ def _may_run(entered: Mask) -> Mask:
     return (planned if planned.any() else ~planned)[:, None]
 
 
-def _without_lost_rows(rows: PhaseRows, unnamed: Named) -> Named:
-    """Times in no phase; unknown where rows were lost. A rank has fewer rows of a phase than in
-    other steps, and those that have as many as it have them all: nobody does less work alone, or
-    leaves out an exchange."""
-    if not unnamed:
-        return unnamed
-    lost = np.zeros(rows.line.shape, np.bool_)
-    for counted in rows.counted(rows.names.values):
-        usual = _usual(counted, axis=1)
-        for number in np.unique(usual[usual > 0]).tolist():
-            alike = usual == number
-            full = _usual(counted[alike], axis=0) >= number
-            lost[alike] |= full & (counted[alike] < number)
+def _where_recorded(rows: PhaseRows, unnamed: Named) -> Named:
+    """Times in no phase; unknown where rows of phases were lost."""
+    lost = lost_phases(rows) if unnamed else np.zeros(rows.line.shape, np.bool_)
     return [(name, np.where(lost, np.nan, own)) for name, own in unnamed]
-
-
-def _usual(counted: Ints, axis: int) -> Ints:
-    """The number that a quarter at least reaches: so many there are where none were lost."""
-    return np.asarray(np.quantile(counted, LOST_FROM, axis=axis, method="lower"))
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
@@ -445,85 +416,12 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
     return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
 
 
-def beside_sends(window: Window, line: Timeline) -> Floats | None:
-    """Own time between operators if ranks compute during their sends, `[rank, step]`; None if
-    unknown. By operators alone, one that follows a send at once may have waited for it, or for work
-    that took as long."""
-    comm = window.table("comm_ops")
-    if comm is None or not comm.has("end_ns"):
-        return None
-    found = _between_collectives(window, comm, line, sends_block=False)
-    return found.of(BETWEEN) if BETWEEN in found.phases else None
-
-
-def _between_collectives(
-    window: Window, comm: Table, line: Timeline, sends_block: bool = True
-) -> OwnTime:
-    """The step less the time in which an operator was in progress on the rank.
-
-    Args:
-        sends_block: a rank waits for its sends, unless it reaches other operators meanwhile.
-    """
-    rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
-    keep = (rank >= 0) & (end != NULL)
-    comm, rank, end = comm.take(keep), rank[keep], end[keep]
-    begin = arrivals(comm)
-    axis = axis_over(len(line.ranks), begin, end, line.begins_ns)
-    if axis is None or not keep.any():
-        return _bundle(line, [], [], [], [Skipped("own time", "no operator finished")])
-    groups = (group.id for group in window.job.groups_of_kind(*WITHIN_PASSES))
-    within = comm.strings("group").equals(*groups)
-    if not order_known(comm, begin, within):
-        why = "receives were posted ahead, and no host calls tell since when they were awaited"
-        return _bundle(line, [], [], [], [Skipped("own time", why)])
-    computed = comm.strings("op").equals("Send") | within
-    since = awaited_since(comm, rank, begin, end, axis, computed)
-    first, until = axis.at(rank, begin), axis.at(rank, end)
-    places, waited = _places(window, comm, rank, line), np.ones(len(comm), np.bool_)
-    if places is not None and within.any():
-        reductions = comm.strings("op").equals("AllReduce", "ReduceScatter")
-        later = not_awaited_before(*places, first, until, within, reductions)
-        since, waited = np.maximum(since, later), later == first
-    sends = comm.strings("op").equals("Send")
-    blocking = ~(sends_beside_work(comm, first, until) if sends_block else sends)
-    busy = union(since[blocking], until[blocking])
-    own = uncovered(line, axis, busy)
-    gaps = None
-    if places is not None:
-        gaps = _gaps(places, within, waited, (first, until), busy, _begins(window, line, axis))
-    own = own if gaps is None else own + gaps.hidden()
-    own[~all_ends_known(window, line)] = np.nan
-    found = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
+def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:
+    found = between_operators(window, comm, line)
+    if isinstance(found, str):
+        return _bundle(line, [], [], [], [Skipped("own time", found)])
+    own, gaps = found.own, found.gaps
+    whole = _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])
     if gaps is None:
-        return found
-    return replace(found, elsewhere=gaps.elsewhere(), in_open=gaps.in_open())
-
-
-def _places(window: Window, comm: Table, rank: Ints, line: Timeline) -> tuple[Ints, Ints] | None:
-    """The rank and step of each operator, and what it is in its step, the same on all ranks; None
-    in pipelines, whose ranks run different programs, and where steps are unknown."""
-    if not comm.has("step", "seq") or comm.strings("op").equals(*POINT_TO_POINT).any():
-        return None
-    column = line.columns(comm.ints("step"))
-    if is_staged(window) or (column < 0).any():
-        return None
-    cell = rank * len(line.steps) + column
-    what = kinds_and_operators(window, comm)
-    return cell, numbered(what, occurrence(numbered(cell, what), comm.ints("seq")))
-
-
-def _gaps(
-    places: tuple[Ints, Ints], within: Mask, waited: Mask, spans: tuple[Ints, Ints], busy: Union,
-    steps: Ints,
-) -> Gaps:  # fmt: skip
-    """The time before operators, of those that ranks wait for from their begin on."""
-    cell, place, begin, end = (column[waited] for column in (*places, *spans))
-    return Gaps.of(cell, place, within[waited], begin, end, busy, steps)
-
-
-def _begins(window: Window, line: Timeline, axis: Axis) -> Ints:
-    """`[rank, step]`: where each step begins on the axis; unknown ones, and all where steps were
-    not recorded, where their rank's time does."""
-    rank = np.arange(len(line.ranks))[:, None]
-    known = (line.start_ns != NULL) & (window.table("steps") is not None)
-    return axis.at(rank, np.where(known, line.start_ns, axis.origin_ns))
+        return whole
+    return replace(whole, elsewhere=gaps.elsewhere(), in_open=gaps.in_open())

@@ -205,8 +205,7 @@ def _is_hidden(
 
 
 def _healed(job: Observed, lost_ns: Floats) -> Floats:
-    period = job.line.job_period_ns
-    return job.work.levelled(job.cycle.levelled(period - lost_ns if lost_ns.size else period))
+    return job.work.levelled(job.cycle.levelled(job.period_without_ns(lost_ns)))
 
 
 def find_everyones(
