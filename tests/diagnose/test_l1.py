@@ -164,5 +164,12 @@ def test_a_rise_in_the_middle_of_a_few_segments_is_found(steps: int) -> None:
     assert sum(one is not None and abs(one.split - steps // 2) <= 1 for one in found) >= 17
 
 
+def test_a_large_rise_late_in_a_noisy_job_is_found() -> None:
+    """Six times as long in the last third: clipped at 1.3 medians, it drowns in 20 % noise."""
+    level = np.where(np.arange(60) < 40, 100.0, 600.0)
+    found = [regression(noisy(level, 0.2, seed)) for seed in range(20)]
+    assert all(one is not None and abs(one.split - 40) <= 1 for one in found)
+
+
 def test_healthy_series_of_a_few_segments_stay_silent() -> None:
     assert not any(regression(noisy(np.ones(50), 0.05, seed)) for seed in range(100))

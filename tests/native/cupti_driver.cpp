@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -16,7 +17,7 @@ namespace {
 
 void* mock = nullptr;
 void* injector = nullptr;
-std::vector<std::string> kept;  // a GPU's names outlive its kernels
+std::deque<std::string> kept;  // a GPU's names outlive its kernels, and stay where they are
 std::uint8_t others_buffer[1 << 20];
 
 template <class Function, class... Arguments>
@@ -46,7 +47,6 @@ void kernels(std::istream& words) {
     std::int64_t duration_ns = 0;
     std::string name;
     words >> name >> threads >> count >> duration_ns;
-    kept.reserve(100);
     kept.push_back(name);
     const char* text = kept.back().c_str();
     std::vector<std::thread> all;
