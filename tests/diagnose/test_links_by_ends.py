@@ -103,5 +103,6 @@ def test_what_a_rank_does_behind_a_slow_link_in_no_phase_is_no_fault_of_its_own(
     echo = Slowdown("transient", "compute", "", ranks=(4,), steps=(0, 9), lost_fraction=0.02,
                     suspect=between)  # fmt: skip
     large = replace(echo, lost_fraction=0.3)
-    elsewhere = replace(echo, ranks=(6,))
-    assert [is_behind(link, one) for one in (echo, large, elsewhere)] == [True, False, False]
+    elsewhere, before = replace(echo, ranks=(6,)), replace(echo, steps=(-8, 1))
+    found = [is_behind(link, one) for one in (echo, large, elsewhere, before)]
+    assert found == [True, False, False, False]

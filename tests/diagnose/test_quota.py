@@ -142,6 +142,19 @@ def test_a_quota_is_named_where_no_rank_stands_out() -> None:
     assert all(one.ranks == () for one in diagnose(shorter).verdicts), "it costs nothing"
 
 
+def test_a_quota_that_shows_in_few_steps_of_one_rank_explains_the_longer_ones() -> None:
+    """Its host is slow in its part of every transfer, and only now and then by its own time."""
+    late = [Fault((2,), None, at, at + 1, times=1.8, computes=False) for at in range(62, 140, 4)]
+    window = on_two_hosts(a_job(noise=0.02, edit=longer(60, 140), faults=late, stacks=False))
+    begin, end = (steps_at(window, step) for step in (60, 140))
+    stopped = with_samples(window, "cpu_throttled", lambda rank, at: (
+        0.4 if rank in (2, 3) and begin <= at < end else 0.0))  # fmt: skip
+    verdict = diagnose(stopped).verdicts[0]
+    assert (verdict.ranks, verdict.cause) == ((2, 3), "host")
+    assert verdict.steps is not None and abs(verdict.steps[0] - 60) <= 10
+    assert verdict.lost_fraction == pytest.approx(0.31, abs=0.06)
+
+
 @pytest.mark.parametrize(("taken", "cause"), [(0.0, "host"), (1.5, "contention")])
 def test_a_host_whose_ranks_wait_for_a_processor_while_steps_are_longer(
     taken: float, cause: str

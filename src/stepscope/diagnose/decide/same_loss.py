@@ -95,10 +95,19 @@ def victims_beside(
 
 def is_behind(link: SlowLink, other: Finding) -> bool:
     """Whether another finding is only time that ranks behind a slow link spend in no phase: they
-    may wait for data there. One that costs half as much has a reason of its own."""
+    may wait for data there. One that costs half as much, or was slow at another time, has a reason
+    of its own."""
     phase = other.suspect.phase if isinstance(other, Slowdown) and other.suspect else None
-    behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks}
+    behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks} and _is_within(other, link)
     return phase in UNNAMED and behind and _whole(other) < EXPLAINS * _whole(link)
+
+
+def _is_within(one: Finding, other: Finding) -> bool:
+    """Whether most steps of a finding are steps of another one, as far as both are known."""
+    if one.steps is None or other.steps is None:
+        return True
+    both = min(one.steps[1], other.steps[1]) + 1 - max(one.steps[0], other.steps[0])
+    return both > HALF * (one.steps[1] + 1 - one.steps[0])
 
 
 def waits_since(job: Observed, link: SlowLink, other: Finding) -> bool:
@@ -175,8 +184,7 @@ def _has_its_turn(job: Observed, one: Waste, other: Finding) -> bool:
     own = {*one.ranks}
     if other.cause != one.cause or (own and not {*other.ranks} <= own):
         return False
-    both = min(one.steps[1], other.steps[1]) + 1 - max(one.steps[0], other.steps[0])
-    within = both > EXPLAINS * (other.steps[1] + 1 - other.steps[0])
+    within = _is_within(other, one)
     if one.in_turns or one.one_source:
         return within and _whole(other) < _whole(one) and not _has_longer_turns(job, one, other)
     at_once = one.cause == "data_loading" and not own

@@ -21,11 +21,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.finding import Cause, Decision, Slowdown
+from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, may_overlap
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import FALSE_ALARMS, LEAST_COST, OTHER_PROCESSES, THROTTLED
+from stepscope.diagnose.thresholds import (
+    FALSE_ALARMS,
+    HALF,
+    LEAST_COST,
+    OTHER_PROCESSES,
+    THROTTLED,
+)
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints
@@ -74,10 +80,23 @@ class QuotaHosts:
         stop = _most_stopped(job, "cpu_throttled")
         if stop is None:
             return
-        ranks = job.line.ranks_of(stop.rows)
         loss = _loss(job, stop)
-        if loss >= LEAST_COST and not so_far.blamed & set(ranks):
-            yield _found(job, stop, ranks, loss)
+        if loss >= LEAST_COST:
+            yield _found(job, stop, job.line.ranks_of(stop.rows), loss)
+
+
+def stops(one: Slowdown, other: Finding) -> bool:
+    """Whether a quota explains why ranks of its host seem slow in its steps, which cost twice what
+    is known of these."""
+    if one.method != QuotaHosts.name or not isinstance(other, Slowdown):
+        return False
+    more = (other.lost_fraction or 0.0) < HALF * (one.lost_fraction or 0.0)
+    return more and {*other.ranks} <= {*one.ranks} and may_overlap(one.steps, other.steps)
+
+
+def is_known(one: Slowdown, named: frozenset[int]) -> bool:
+    """Whether a quota stops ranks that are named anyway."""
+    return one.method == QuotaHosts.name and not named.isdisjoint(one.ranks)
 
 
 def _most_stopped(job: Observed, metric: str) -> _Stop | None:
@@ -86,6 +105,7 @@ def _most_stopped(job: Observed, metric: str) -> _Stop | None:
     hosts = job.host_rows
     if len(hosts) < 2 or edges.size <= 2 * LEAST_BLOCKS:
         return None
+    edges[-1] = len(job.line.steps)
     stopped = np.array([job.hardware(metric, int(first), int(stop))
                         for first, stop in itertools.pairwise(edges)]).T  # fmt: skip
     each = np.array([stats.column_median(stopped[rows]) for rows in hosts])
