@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.decide.everyone import (
+    beyond,
     charged,
     charged_once,
     is_after_effect,
@@ -16,7 +17,7 @@ from stepscope.diagnose.decide.everyone import (
     with_turns,
 )
 from stepscope.diagnose.decide.same_loss import victims_beside
-from stepscope.diagnose.finding import Cause, Regression, Slowdown, SlowLink, Waste
+from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect
@@ -465,3 +466,22 @@ def test_who_holds_up_some_steps_of_a_rise_that_are_no_longer_than_the_others_ta
     assert whole.cause == ("data_loading" if is_part else "unknown")
     measured, _ = with_turns(job, replace(rise, cause="gc", score=0.9), [one])
     assert measured.cause == "gc", "of turns only what nothing else explains"
+
+
+def test_who_is_slow_when_a_rise_is_over_takes_no_turn_in_it() -> None:
+    """Loading slows all down for a while; then one rank is slow in every second step."""
+    loading = Fault(ALL, "data-load", 60, 130, ms=40)
+    late = Fault((2,), "forward-compute", 135, ms=100, every=2)
+    found = diagnose(a_job(faults=[loading, late], stacks=False)).verdicts
+    assert {(one.ranks, one.cause) for one in found} == {((2,), "compute"), ((), "data_loading")}
+
+
+def test_a_rise_that_is_explained_by_what_ended_gives_back_who_was_slow_later() -> None:
+    rise = Regression("regression", "unknown", "", steps=(100, 199), split=100)
+    suspect = Suspect(2, "forward-compute", ("forward-compute",), 130, 199, 1, 9, 3, 1e6, 1.2, 1)
+    later = Slowdown("transient", "host", "", (2,), steps=(130, 198), suspect=suspect)
+    during = replace(later, steps=(100, 129))
+    by = Waste("shared-loading", "data_loading", "", steps=(100, 129))
+    turns: list[tuple[Regression, Finding]] = [(rise, later), (rise, during)]
+    assert beyond(turns, [rise], by) == [later]
+    assert beyond(turns, [replace(rise)], by) == [], "of another rise"

@@ -18,7 +18,13 @@ from stepscope.diagnose.decide.alone import at_most
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_echoes, without_victims
-from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect, with_turns
+from stepscope.diagnose.decide.everyone import (
+    beyond,
+    charged,
+    charged_once,
+    is_after_effect,
+    with_turns,
+)
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.late import as_sure_as, waiting_for, with_cause
 from stepscope.diagnose.decide.loader_workers import with_workers
@@ -77,6 +83,8 @@ class Search:
     unsteady: list[Unsteady] = field(default_factory=list)
     charged: list[Regression] = field(default_factory=list)
     """Rises whose cost was added to that of culprits."""
+    turns: list[tuple[Regression, Finding]] = field(default_factory=list)
+    """Rises, and what seemed to be a part of them."""
     passed: list[Slowdown] = field(default_factory=list)
     """Slownesses that are over: too cheap for a verdict, but not while they lasted."""
     skipped: list[Skipped] = field(default_factory=list)
@@ -240,6 +248,7 @@ class Search:
                 dropped = same if more else [one] if same else []
                 self.blamed = [other for other in self.blamed if other not in dropped]
                 self.let_go += [rules.same_cause(other) for other in dropped]
+                self._give_back(dropped, one)
                 if more and dropped:
                     self.blamed = [with_function(one, dropped) if other is one else other
                                    for other in self.blamed]  # fmt: skip
@@ -256,10 +265,19 @@ class Search:
                 continue
             whole, parts = with_turns(self.job, rise, self.blamed)
             self._drop(parts, rise.method)
+            self.turns += [(whole, part) for part in parts]
             self.blamed.append(whole)
             if not any(one.split is not None for one in self.unsteady):
                 self.unsteady.append(Unsteady(rise.method, whole.cause, "", split=rise.split))
         self.blamed += [one for each in others if not rises for one in self._ask(each, Regression)]
+
+    def _give_back(self, rises: Sequence[Finding], by: Finding) -> None:
+        """Accuses again what was let go as a part of rises that are now explained otherwise."""
+        back = beyond(self.turns, rises, by)
+        again = {part.suspect for part in back}
+        self.let_go = [one for one in self.let_go if not (
+            isinstance(one, Slowdown) and one.suspect in again)]  # fmt: skip
+        self.blamed += back
 
     def _recurrent(self) -> None:
         """What the job loses again and again, unless half of it, or what all ranks share, is known

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.same_loss import hides_waits
+from stepscope.diagnose.decide.same_loss import hides_waits, is_within
 from stepscope.diagnose.decide.starved import STARVED, others_rise_ns
 from stepscope.diagnose.finding import (
     Decision,
@@ -125,6 +125,8 @@ def is_turn_of(job: Observed, rise: Regression, one: Finding) -> bool:
     was slow for less than half of it, and steps were as long without it."""
     if rise.split is None or not isinstance(one, Slowdown) or one.steps is None:
         return False
+    if not is_within(one, rise):
+        return False
     columns = np.arange(len(job.line.steps))
     its = np.array(sorted(one.columns)) if one.columns else columns[job.line.within(one.steps)]
     rest = np.setdiff1d(columns[rise.split :], its)
@@ -148,6 +150,16 @@ def with_turns(
     ((cause, phase),) = causes
     detail = f"{rise.detail}; {turns[0].detail}, and other ranks take turns with it"
     return replace(rise, cause=cause, phase=phase, detail=detail, score=TURNS_SCORE), parts
+
+
+def beyond(
+    turns: Sequence[tuple[Regression, Finding]], rises: Sequence[Finding], by: Finding
+) -> list[Slowdown]:
+    """Slow ranks that seemed to be parts of some rises, which another finding explains, but not at
+    the time of these ranks."""
+    of_these = [part for rise, part in turns if any(rise is one for one in rises)]
+    return [part for part in of_these
+            if isinstance(part, Slowdown) and part.suspect and not is_within(part, by)]  # fmt: skip
 
 
 def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:

@@ -98,11 +98,11 @@ def is_behind(link: SlowLink, other: Finding) -> bool:
     may wait for data there. One that costs half as much, or was slow at another time, has a reason
     of its own."""
     phase = other.suspect.phase if isinstance(other, Slowdown) and other.suspect else None
-    behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks} and _is_within(other, link)
+    behind = bool(other.ranks) and {*other.ranks} <= {*link.ranks} and is_within(other, link)
     return phase in UNNAMED and behind and _whole(other) < EXPLAINS * _whole(link)
 
 
-def _is_within(one: Finding, other: Finding) -> bool:
+def is_within(one: Finding, other: Finding) -> bool:
     """Whether most steps of a finding are steps of another one, as far as both are known."""
     if one.steps is None or other.steps is None:
         return True
@@ -184,7 +184,7 @@ def _has_its_turn(job: Observed, one: Waste, other: Finding) -> bool:
     own = {*one.ranks}
     if other.cause != one.cause or (own and not {*other.ranks} <= own):
         return False
-    within = _is_within(other, one)
+    within = is_within(other, one)
     if one.in_turns or one.one_source:
         return within and _whole(other) < _whole(one) and not _has_longer_turns(job, one, other)
     at_once = one.cause == "data_loading" and not own
