@@ -485,3 +485,32 @@ def test_a_rise_that_is_explained_by_what_ended_gives_back_who_was_slow_later() 
     turns: list[tuple[Regression, Finding]] = [(rise, later), (rise, during)]
     assert beyond(turns, [rise], by) == [later]
     assert beyond(turns, [replace(rise)], by) == [], "of another rise"
+
+
+@pytest.mark.parametrize(("steps", "one", "all_ranks"), [
+    (200, Fault((2,), "optimizer", 100, ms=70), (100, 200, 25)),
+    (200, Fault((2,), None, 40, 110, times=2.0), (100, 180, 70)),
+    (120, Fault((2,), "optimizer", 70, 114, ms=40), (38, 67, 15)),
+], ids=["at once", "one first, and slow in some steps of the rise", "one later"])  # fmt: skip
+def test_all_ranks_work_longer_beside_one_that_is_slow(
+    steps: int, one: Fault, all_ranks: tuple[int, int, float]
+) -> None:
+    """What the median rank itself does longer is no effect of a culprit, however much it costs."""
+    first, stop, ms = all_ranks
+    faults = [one, Fault(ALL, "forward-compute", first, stop, ms=ms)]
+    found = diagnose(a_job(steps=steps, faults=faults, stacks=False)).verdicts
+    assert sorted((each.ranks, each.cause) for each in found) == [((), "code"), ((2,), "compute")]
+
+
+def test_loading_of_all_ranks_and_then_of_one_takes_no_turns() -> None:
+    faults = [Fault(ALL, "data-load", 31, 65, ms=15), Fault((3,), "data-load", 68, 114, ms=25)]
+    found = diagnose(a_job(steps=120, noise=0.03, seed=6, faults=faults, stacks=False)).verdicts
+    assert {verdict.ranks: verdict.cause for verdict in found} == {
+        (3,): "data_loading", (): "data_loading"}  # fmt: skip
+
+
+def test_two_ranks_that_are_slow_one_after_the_other_are_both_named() -> None:
+    """The first for less than thirty steps, by a quarter."""
+    faults = [Fault((2,), None, 31, 57, times=1.25), Fault((0,), None, 60, times=1.25)]
+    found = diagnose(a_job(steps=120, noise=0.01, faults=faults, stacks=False)).verdicts
+    assert {verdict.ranks for verdict in found} == {(0,), (2,)}

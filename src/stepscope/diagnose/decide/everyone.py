@@ -15,7 +15,6 @@ from stepscope.diagnose.finding import (
     Regression,
     Slowdown,
     SlowLink,
-    Span,
     Waste,
 )
 from stepscope.diagnose.numeric import stats
@@ -55,12 +54,20 @@ def is_after_effect(
         return False
     if any(_moves_slower_since(job, rise, one) for one in beside):
         return True
-    if _all_work_longer(job, rise.split) and not _begins_with(job, rise, culprits):
+    if _all_work_longer(job, rise, rise.split) and not _begins_with(job, rise, culprits):
         return False
     others = [one for one in beside if rise.cause == "network"
               or not isinstance(one, SlowLink) or one.kernels]  # fmt: skip
-    slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
-    return slow >= HALF * (len(job.line.steps) - rise.split)
+    stop = _end_of(job, rise)
+    slow = max(_slow_within(job, culprits, others, rise.split, stop), default=0)
+    return slow >= HALF * (stop - rise.split)
+
+
+def _end_of(job: Observed, rise: Regression) -> int:
+    """The column after the last one of a rise."""
+    if rise.steps is None:
+        return len(job.line.steps)
+    return int(job.line.columns(np.array(rise.steps))[1]) + 1
 
 
 def _begins_with(job: Observed, rise: Regression, culprits: Sequence[Suspect]) -> bool:
@@ -102,12 +109,12 @@ def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:
     return hides_waits(job) and not rise.measured and with_it and lasts
 
 
-def _all_work_longer(job: Observed, split: int) -> bool:
-    """Whether most of what steps take longer since a column is the median rank's own time."""
-    work, period = stats.column_median(job.total), job.line.job_period_ns
-    own, whole = (stats.median(each[split:]) - stats.median(each[job.line.warm_up : split])
-                  for each in (work, period))  # fmt: skip
-    return bool(own >= HALF * whole > 0)
+def _all_work_longer(job: Observed, rise: Regression, split: int) -> bool:
+    """Whether most of what steps take longer since a column, without what culprits cost, is the
+    median rank's own time."""
+    work, stop = stats.column_median(job.total), _end_of(job, rise)
+    own = stats.median(work[split:stop]) - stats.median(work[job.line.warm_up : split])
+    return bool(own >= HALF * rise.lost_ns > 0)
 
 
 def is_of_trend(rise: Regression, one: Finding) -> bool:
@@ -255,10 +262,13 @@ def _with_more(one: Finding, extra: float) -> Finding:
     return replace(one, lost_fraction=lost, decisions=(*one.decisions, decision))
 
 
-def _stretches(job: Observed, culprits: Sequence[Suspect], others: Sequence[Finding]) -> list[Span]:
-    """The columns of culprits, and of findings that have no row of the grid; of a rank that is slow
-    in single steps, as many as there are."""
+def _slow_within(
+    job: Observed, culprits: Sequence[Suspect], others: Sequence[Finding], first: int, stop: int
+) -> list[int]:
+    """In how many columns of a rise each culprit is slow, and each finding that has no row of the
+    grid lasts."""
     steps = [one.steps for one in others if one.steps is not None]
     ends = job.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
-    own = [(one.first, one.first + len(one.spikes) if one.spikes else one.stop) for one in culprits]
-    return own + [(first, last + 1) for first, last in ends.tolist()]
+    lasts = [min(last + 1, stop) - max(begin, first) for begin, last in ends.tolist()]
+    slow = [np.arange(len(job.line.steps))[one.columns] for one in culprits]
+    return lasts + [int(((first <= at) & (at < stop)).sum()) for at in slow]

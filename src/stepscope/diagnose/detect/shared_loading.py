@@ -193,14 +193,15 @@ def _in_turns(job: Observed, phase: str, own: Floats, rows: Ints, part: waste.St
     usual = stats.median(longest[np.isfinite(longest)])
     lasted, least = _lasted(job, phase)[rows, inside], max(NOW_AND_THEN * longest.size, TWICE)
     waits = rows[(lasted >= ALIKE * usual).sum(axis=1) >= least]
-    left = _is_left(own[rows, inside])
+    more = own[rows, inside] - waste.by_all(own[rows, inside])  # what all spend is no turn
+    left = _is_left(more)
     for of_host in (np.intersect1d(host, rows) for host in job.host_rows):
         if of_host.size < rows.size and np.isin(waits, of_host).all() and waits.size:
             whole = waits.size >= max(MOST_RANKS * of_host.size, 2)
             return of_host if left and whole else nobody
     seen = _seen_to_wait(job, phase, rows, part, least)
     all_wait = left and seen.sum() >= MOST_RANKS * rows.size
-    return rows if all_wait or _by_chance(own[rows, inside]) else nobody
+    return rows if all_wait or _by_chance(more) else nobody
 
 
 def _seen_to_wait(job: Observed, phase: str, rows: Ints, part: waste.Stretch, least: float) -> Mask:

@@ -35,11 +35,16 @@ LEAST_STEPS = 10
 IN_A_ROW = 4
 """Steps of a run: checkpoints and evaluations make one step or two long. Our choice."""
 LASTING_NS = 10**9
-"""A run takes a second longer: less happens to any process on a busy machine, as in `transient`.
-Our simulator."""
+"""The shortest run takes a second longer: less happens to any process on a busy machine, as in
+`transient`. Our simulator."""
 EFFECT = 0.3
-"""Smallest ratio of a short run: as of a pair in `straggler_brief`, where little else shows that it
-is the rank and not the moment. Our simulator."""
+"""Smallest ratio of the shortest run: as of a pair in `straggler_brief`, where little else shows
+that it is the rank and not the moment. Our simulator.
+
+All three shrink with the square root of a run's length, as the standard error of what independent
+moments add up to does: after 26 steps in a row it is the rank that was slow."""
+LEAST_EFFECT = 0.1
+"""Smallest ratio of any run, as in `straggler_brief`. Our simulator."""
 PERSISTENCE = 0.8
 """This part of the steps must show half the effect on their own, as in `straggler_brief`. Our
 simulator."""
@@ -57,13 +62,16 @@ def stragglers(
         return []
     pad = max(PAD * period_ns, PAD_NS)
     excess = log_ratios(own, groups, pad)
-    floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
-    worst = stats.worst_stretch(excess, floor / 2)
+    least = max(effect_floor(stats.step_noise(excess)), LEAST_EFFECT)
+    worst = stats.worst_stretch(excess, least / 2)
+    passing = np.sqrt(IN_A_ROW / np.maximum(worst.length, IN_A_ROW))
+    floor = np.maximum(least, np.log1p(EFFECT) * passing)
     most = max(HALF * steps, least_steps(steps) - 1)  # longer ones are L2's
-    found = (worst.length >= IN_A_ROW) & (worst.length <= most) & (worst.mean >= floor)
-    if not found.any():  # mostly: what follows takes longer
+    short = worst.length <= most
+    slow = (worst.length >= IN_A_ROW) & (worst.mean >= floor)
+    if not (slow & short).any():  # mostly: what follows takes longer
         return []
-    noise = stats.pooled_noise(excess, floor / 2, worst)
+    noise = stats.pooled_noise(excess, least / 2, worst)
     runs = steps * (steps + 1) // 2
     needed = stats.threshold(FALSE_ALARMS, tests * runs, noise.samples)
     inside = worst.inside(steps)
@@ -72,12 +80,14 @@ def stragglers(
     z = effect / noise.of_mean(worst.length)
     high = (inside & (excess > effect[:, None] / 2)).sum(axis=1)
     more_ns = _more_ns(own, excess, inside, pad)
-    found &= (effect >= floor) & (z >= needed)
-    found &= high >= PERSISTENCE * worst.length
-    found &= more_ns >= max(LASTING_NS, LEAST_COST_ONCE * steps * period_ns)
+    slow &= (effect >= floor) & (z >= needed)
+    slow &= high >= PERSISTENCE * worst.length
+    found = (
+        slow & short & (more_ns >= max(LASTING_NS, LEAST_COST_ONCE * steps * period_ns) * passing)
+    )
     if not found.any():
         return []
-    found &= stands_out(innocents(own, groups, pad, found), groups, worst)
+    found &= stands_out(innocents(own, groups, pad, slow), groups, worst)
     found &= sure_in_pairs(excess, groups, worst, z / needed)
     return [
         Straggler(int(row), phase, int(worst.first[row]), int(worst.stop[row]),
