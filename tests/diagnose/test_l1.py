@@ -171,5 +171,14 @@ def test_a_large_rise_late_in_a_noisy_job_is_found() -> None:
     assert all(one is not None and abs(one.split - 40) <= 1 for one in found)
 
 
+def test_where_steps_take_many_times_as_long_is_found_to_the_step() -> None:
+    """Before it, one step in five takes twice as long: clipped, these look like the rise."""
+    for seed in range(20):
+        series = noisy(np.where(np.arange(100) < 70, 100.0, 1000.0), 0.05, seed)
+        series[np.random.default_rng(seed).choice(70, 14, replace=False)] *= 2
+        found = regression(series)
+        assert found is not None and found.split == 70
+
+
 def test_healthy_series_of_a_few_segments_stay_silent() -> None:
     assert not any(regression(noisy(np.ones(50), 0.05, seed)) for seed in range(100))
