@@ -53,8 +53,8 @@ RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
 ENOUGH = slow_edges.LEAST_STEPS
-"""In so many steps `slow_link` finds by operators what is slow; of fewer it asks no level. With
-kernels beside them `slow_group` compares operators."""
+"""In so many steps `slow_link` finds by operators what is slow; of fewer it asks no level. In
+traces `slow_group` compares operators."""
 MOST_LISTED = 4
 """Slow groups in one sentence. Our choice."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
@@ -71,7 +71,7 @@ class SlowExchange:
             yield from _slower_exchanges(job, _by_phases(job))
             return
         is_brief = len(job.line.steps) - job.line.warm_up < ENOUGH
-        if job.kernels is None and is_brief and on_devices(job):
+        if job.window.table("host_ops") is None and is_brief and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
 
 
