@@ -109,3 +109,13 @@ def test_gradients_are_exchanged_by_replicas_also_where_the_name_says_no_kind() 
     assert network.steps is not None and abs(network.steps[0] - 20) <= 1
     before, after = 1.0, network.lost_fraction or 0
     assert before > after > 0.8  # forward passes of the next step, which others spend waiting, too
+
+
+def test_a_few_steps_show_the_pipeline_whose_sends_are_slow_by_operators_alone() -> None:
+    slow = parse_fault("nic_slow:rank=10,factor=30,from=3")
+    layout = Parallelism(tp=4, pp=4)
+    scenario = Scenario(ranks=32, steps=9, seed=2, parallelism=layout, faults=(slow,))
+    job = only_tables(simulate(scenario).window, "steps", "comm_ops")
+    assert [one.cause for one in verdicts(job)] == ["network"]
+    healthy = only_tables(simulate(replace(scenario, faults=())).window, "steps", "comm_ops")
+    assert not verdicts(healthy)
