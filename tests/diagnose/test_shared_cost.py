@@ -170,6 +170,7 @@ def test_of_many_ranks_hardly_any_step_of_a_slow_one_is_slow_by_chance() -> None
     lost = np.where(np.arange(STEPS) % 2 == 0, 100.0, 0.0)
     lost[::20] = 1000.0
     always = a_suspect(0, 100)
-    few, many = (SimpleNamespace(line=SimpleNamespace(ranks=np.arange(n))) for n in (4, 64))
+    few, many = (a_job_of(np.full(STEPS, 400.0)) for _ in range(2))
+    few.line.ranks, many.line.ranks = np.arange(4), np.arange(64)
     assert cost._sum(many, always, lost) == pytest.approx(lost.sum())
     assert cost._sum(few, always, lost) < 0.6 * lost.sum()
