@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.prepare.clean import clean
-from stepscope.diagnose.views.awaited import awaited_since
+from stepscope.diagnose.views.awaited import awaited_since, sends_beside_work
 from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.simulate import Scenario, simulate
@@ -150,6 +150,15 @@ def tensor_and_sharded(columns: str) -> Window:
 def test_a_gather_on_another_stream_does_not_show_that_a_rank_computes(columns: str) -> None:
     own = own_ms(tensor_and_sharded(columns))
     assert own[1] - own[0] == 60 - 20 - 2, "the gather of 2 ms is no own time of rank 1 either"
+
+
+@pytest.mark.parametrize(("lasts", "beside"), [(90, True), (40, False)])
+def test_time_in_sends_shows_whether_they_block(lasts: int, beside: bool) -> None:
+    """Nineteen short sends hold nothing, and a long one may hold another operator's begin."""
+    first = np.array([*range(0, 200, 10), 240], np.int64)
+    last = np.where(first == 190, first + lasts, first + 1)
+    comm = Table({"op": Strings.of([*(["Send"] * 20), "AllReduce"])})
+    assert (sends_beside_work(comm, first * MS, last * MS)[:20] == beside).all()
 
 
 def test_sends_that_pass_beside_computing_cover_no_work() -> None:

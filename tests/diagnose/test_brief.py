@@ -163,6 +163,14 @@ def test_it_must_be_slow_in_most_steps() -> None:
     assert rows(own) == [1]
 
 
+def test_among_many_ranks_three_steps_far_above_all_others_are_no_chance() -> None:
+    own = own_times(128, 5, noise=0.01)
+    own[1, [0, 2, 4]] *= 2
+    assert rows(own) == [1]
+    own[7, 1] *= 3
+    assert rows(own) == [], "another rank has the longest step"
+
+
 def test_a_rank_among_others_that_differ_as_much() -> None:
     """Every rank has its own speed here: 1.0, 1.2, 1.4, 1.6 times."""
     own = own_times(4, 8, noise=0.01) * np.array([[1.0], [1.2], [1.4], [1.6]])

@@ -70,11 +70,19 @@ def calm_and_slow(calm: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("calm", "cost"), [(3, 100.0), (2, 60.0)])
 def test_three_calm_steps_show_the_usual_time(calm: int, cost: float) -> None:
     period, slow = calm_and_slow(calm)
-    assert lost_per_step(Delay(60.0, 30.0), period, slow, ~slow, False, False) == cost
+    assert lost_per_step(Delay(60.0, 30.0), period, slow, ~slow, False) == cost
 
 
 @pytest.mark.parametrize(("shared", "cost"), [(True, 60.0), (False, 100.0)])
 def test_delays_that_add_up_along_a_pipeline_explain_a_rise(shared: bool, cost: float) -> None:
     period, slow = calm_and_slow(5)
     delay = Delay(what_if_ns=60.0, longest_ns=30.0)
-    assert lost_per_step(delay, period, slow, ~slow, shared, False) == cost
+    assert lost_per_step(delay, period, slow, ~slow, shared) == cost
+
+
+@pytest.mark.parametrize(("together", "cost"), [(20.0, 6.0), (60.0, 100.0)])
+def test_a_slow_network_explains_no_more_than_all_its_transfers(
+    together: float, cost: float
+) -> None:
+    period, slow = calm_and_slow(5)
+    assert lost_per_step(Delay(6.0, 3.0), period, slow, ~slow, False, together) == cost

@@ -13,7 +13,7 @@ from stepscope.trace import Job
 from stepscope.window import Window
 
 from .fabric import RANKS, Slow, a_wired_job, healthy, through
-from .jobs import START, a_table
+from .jobs import START, a_table, put
 
 HERE = (4, 5)
 """The ranks of host 2."""
@@ -40,6 +40,15 @@ def test_groups_that_move_data_between_the_same_hosts_show_more_than_one_of_them
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_links_are_silent(seed: int) -> None:
     assert not diagnose(traced(healthy, seed)).verdicts
+
+
+def test_receivers_that_come_after_the_data_show_no_fast_link() -> None:
+    """Only one host's receivers wait for their data; for the others it is there already."""
+    window = traced(healthy)
+    comm = window.tables["comm_ops"]
+    late = comm.strings("op").equals("Recv") & ~np.isin(comm.ints("rank"), HERE)
+    start = np.where(late, comm.ints("end_ns"), comm.ints("start_ns"))
+    assert not diagnose(put(window, comm_ops=comm.with_column("start_ns", start))).verdicts
 
 
 def test_racks_that_are_far_from_each_other_accuse_no_host() -> None:

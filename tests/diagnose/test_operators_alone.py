@@ -53,6 +53,20 @@ def test_a_rank_that_is_late_from_the_first_step_on_is_named() -> None:
     assert verdict.lost_fraction == pytest.approx(LATE_MS / (100 + LATE_MS + 14), abs=0.03)
 
 
+@pytest.mark.parametrize("recorded", [(0, 2, SLOW, 7), (0, 2, 6, 7)])
+def test_ranks_of_which_only_steps_are_known_are_not_slow(recorded: tuple[int, ...]) -> None:
+    """All ranks have steps, and half of them operators: the others' steps are no own time."""
+    job = operators_alone()
+    line, comm = timeline(job), job.tables["comm_ops"]
+    rows = [(rank, step, int(line.start_ns[rank, step]), int(line.duration_ns[rank, step]))
+            for rank in range(RANKS) for step in range(STEPS)]  # fmt: skip
+    steps = a_table("rank step start_ns duration_ns", rows)
+    sampled = comm.take(np.isin(comm.ints("rank"), recorded))
+    window = Window(job.job, {"steps": steps, "comm_ops": sampled})
+    blamed = {rank for one in diagnose(window).verdicts for rank in one.ranks}
+    assert blamed == {SLOW} & set(recorded)
+
+
 def test_pauses_of_a_process_that_counts_no_steps_belong_to_rounds_of_calls() -> None:
     """It updates its model by hand, so that each row of its recorder is one of step 0."""
     job = operators_alone()

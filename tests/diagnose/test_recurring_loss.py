@@ -38,12 +38,22 @@ def test_a_checkpoint_that_costs_too_much_accuses_nobody_but_is_told(
     assert one.lost_fraction == pytest.approx(50 / 143, abs=0.05)
 
 
+def test_one_stop_of_minutes_among_checkpoints_does_not_come_back() -> None:
+    window = a_job(8, STEPS, faults=[Fault(EVERYBODY, "optimizer", 0, ms=60, every=10)])
+    moved = {}
+    for name in ("steps", "phases"):
+        table = window.tables[name]
+        later = np.where(table.ints("step") > 60, 60_000 * MS, 0)
+        moved[name] = table.with_column("start_ns", table.ints("start_ns") + later)
+    assert not diagnose(put(window, **moved)).verdicts
+
+
 def test_who_runs_a_function_that_saves_nothing_is_named() -> None:
     """The first rank has duties, so that a schedule of its own is none of a slow device."""
     fault = Fault((0,), "optimizer", 0, ms=1_000, every=20, function="flush (train.py:9)")
     one = verdict(diagnose(a_job(8, STEPS, faults=[fault])))
     assert (one.cause, one.ranks, one.function) == ("host", (0,), "flush (train.py:9)")
-    assert one.summary.startswith("every 20 steps, rank 0 takes 994 ms longer in optimizer")
+    assert one.summary.startswith("every 20 steps, rank 0 takes 993 ms longer in optimizer")
 
 
 @pytest.mark.parametrize(("function", "named"), [("flush", True), ("save", False)])

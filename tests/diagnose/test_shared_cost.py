@@ -30,7 +30,8 @@ def a_suspect(row: int, excess_ms: float, first: int = 0, stop: int = STEPS) -> 
 
 
 def a_job_of(period_ms: Floats) -> Any:
-    line = SimpleNamespace(job_period_ns=period_ms * MS, steps=np.arange(STEPS), warm_up=0)
+    line = SimpleNamespace(job_period_ns=period_ms * MS, steps=np.arange(STEPS), warm_up=0,
+                           ranks=np.arange(8))  # fmt: skip
     window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}),
                              table=lambda _: None)  # fmt: skip
     own = SimpleNamespace(phases=(), hidden=False, hidden_phases=frozenset())
@@ -162,3 +163,14 @@ def test_spikes_of_a_rank_that_is_behind_a_slower_one_add_nothing() -> None:
     saved[1, phase][12] = 80.0
     assert cost._beyond_others_ns(healing, victim, both) == 30.0, "there it is the slower one"
     assert cost._beyond_others_ns(healing, victim, [victim]) == np.inf
+
+
+def test_of_many_ranks_hardly_any_step_of_a_slow_one_is_slow_by_chance() -> None:
+    """In half of 60 steps it loses 100 ms, and in each tenth of these 1,000 ms."""
+    lost = np.where(np.arange(STEPS) % 2 == 0, 100.0, 0.0)
+    lost[::20] = 1000.0
+    always = a_suspect(0, 100)
+    few, many = (a_job_of(np.full(STEPS, 400.0)) for _ in range(2))
+    few.line.ranks, many.line.ranks = np.arange(4), np.arange(64)
+    assert cost._sum(many, always, lost) == pytest.approx(lost.sum())
+    assert cost._sum(few, always, lost) < 0.6 * lost.sum()

@@ -75,11 +75,14 @@ def test_a_slow_rank_alone_is_no_slow_network() -> None:
     assert named(logged(simulated())) == []
 
 
-def test_a_few_steps_of_operators_show_the_rank_that_slow_groups_of_two_kinds_share() -> None:
+@pytest.mark.parametrize("left_out", [("kernels", "kernel_summaries"), ("kernel_summaries",)])
+def test_a_few_steps_of_operators_show_the_rank_that_slow_groups_of_two_kinds_share(
+    left_out: tuple[str, ...],
+) -> None:
     tensor = Parallelism(tp=4, microbatches=1)
     slow = parse_fault("nvlink_down:rank=9,factor=20")
     scenario = Scenario(ranks=16, steps=7, seed=2, parallelism=tensor, faults=(slow,))
-    job = without_tables(simulate(scenario).window, "kernels", "kernel_summaries")
+    job = without_tables(simulate(scenario).window, *left_out)
     (network,) = verdicts(job)
     assert (network.cause, network.ranks) == ("network", (9,))
     assert network.lost_fraction is not None and network.lost_fraction > 0.5
@@ -106,3 +109,13 @@ def test_gradients_are_exchanged_by_replicas_also_where_the_name_says_no_kind() 
     assert network.steps is not None and abs(network.steps[0] - 20) <= 1
     before, after = 1.0, network.lost_fraction or 0
     assert before > after > 0.8  # forward passes of the next step, which others spend waiting, too
+
+
+def test_a_few_steps_show_the_pipeline_whose_sends_are_slow_by_operators_alone() -> None:
+    slow = parse_fault("nic_slow:rank=10,factor=30,from=3")
+    layout = Parallelism(tp=4, pp=4)
+    scenario = Scenario(ranks=32, steps=9, seed=2, parallelism=layout, faults=(slow,))
+    job = only_tables(simulate(scenario).window, "steps", "comm_ops")
+    assert [one.cause for one in verdicts(job)] == ["network"]
+    healthy = only_tables(simulate(replace(scenario, faults=())).window, "steps", "comm_ops")
+    assert not verdicts(healthy)

@@ -129,12 +129,12 @@ def _lost_by(
     costs nothing, whatever its excess.
     """
     part = healing.judged(one)
-    joint_ns = _sum(one, lost[part])
+    joint_ns = _sum(healing.job, one, lost[part])
     lost_ns = joint_ns * _part_of(one, culprits)
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
-        others_ns = _sum(one, healing.lost_ns(healing.but(one))[part])
-        alone_ns = _sum(one, healing.lost_ns(healing.of(one))[part])
+        others_ns = _sum(healing.job, one, healing.lost_ns(healing.but(one))[part])
+        alone_ns = _sum(healing.job, one, healing.lost_ns(healing.of(one))[part])
         lost_ns = _own_part(joint_ns, _part_of(one, culprits), others_ns, alone_ns)
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
@@ -173,7 +173,7 @@ def _seen_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost:
         return 0.0
     together = [other for other in culprits if _slow_together(one, other)]
     joint_ns = _seen_of(healing, one, together)
-    if _sum(one, lost[one.columns]) >= HALF * joint_ns:
+    if _sum(healing.job, one, lost[one.columns]) >= HALF * joint_ns:
         return 0.0
     others_ns = _seen_of(healing, one, [other for other in together if other != one])
     alone_ns = _seen_of(healing, one, [one])
@@ -194,7 +194,8 @@ def _seen_of(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> fl
         return 0.0
     late = job.arrivals.most_lag_of(guilty, len(job.line.steps))
     saved = {key: saved for key, saved in healing.savings.items() if guilty[key[0]]}
-    return _sum(one, np.clip(np.minimum(late, _of_busiest(job, saved))[one.columns], 0.0, None))
+    seen = np.minimum(late, _of_busiest(job, saved))[one.columns]
+    return _sum(job, one, np.clip(seen, 0.0, None))
 
 
 def _slow_together(one: Suspect, other: Suspect) -> bool:
@@ -407,15 +408,16 @@ def _at_once(one: Suspect, culprits: Sequence[Suspect]) -> list[Suspect]:
             if len(own_steps & set(other.spikes)) > HALF * len(own_steps)]  # fmt: skip
 
 
-def _sum(one: Suspect, lost: Floats) -> float:
+def _sum(job: Observed, one: Suspect, lost: Floats) -> float:
     """Sum over the steps, without extremes unless the culprit has rare pauses.
 
-    With inputs of different lengths each rank is the slowest in some steps: what is lost in few of
-    the steps would be lost by any rank.
+    With inputs of different lengths each rank is the slowest in some steps, one in as many as there
+    are ranks: what is lost in so few of the steps would be lost by any rank.
     """
     if not one.phases or not lost.size:
         return float(lost.sum())
-    return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
+    cut = int(lost.size * min(stats.TRIM, 1 / len(job.line.ranks)))
+    return float(np.sort(lost)[cut : lost.size - cut].mean()) * lost.size
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

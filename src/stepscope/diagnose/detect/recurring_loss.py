@@ -38,7 +38,7 @@ from stepscope.diagnose.thresholds import HALF, LEAST_COST, LEAST_SCORE, SUSPECT
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.diagnose.words.numbers import duration, percent
 from stepscope.diagnose.words.periods import ADVICE, place, taking
-from stepscope.window import Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
@@ -70,18 +70,25 @@ def _found(job: Observed, columns: Ints, planned: bool) -> list[Recurring]:
     if len(runs) < SLOTS:
         return []
     period = np.nan_to_num(job.period_ns)
-    lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
-    part = float(lost_ns.sum() / period[job.line.warm_up :].sum())
+    lost_ns = _coming_back(np.maximum(period - job.line.typical_ns, 0.0), runs)
+    part = lost_ns / float(period[job.line.warm_up :].sum())
     if part <= LEAST_COST:
         return []
-    loss = float(lost_ns.sum() / period[slice(*_since(job, runs))].sum())
-    found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
+    loss = lost_ns / float(period[slice(*_since(job, runs))].sum())
+    found = _recurrent(job, runs, lost_ns / len(runs), loss)
     source = source_of(job, found)
     if part <= _least(found, source):
         return []
     known = planned or source.source in NOT_PLANNED
     sure = _sure(job, found, source) if known else _if_unusual(found)
     return [] if sure is None else [_finding(job, found, source, sure)]
+
+
+def _coming_back(lost_ns: Floats, runs: list[Ints]) -> float:
+    """What long steps lose together. The longest counts as the second longest does: a restart of
+    minutes in one of them does not come back."""
+    lost = np.sort([float(lost_ns[run].sum()) for run in runs])
+    return float(lost[:-1].sum() + lost[-2])
 
 
 def _least(found: Recurrent, source: Named) -> float:

@@ -53,8 +53,8 @@ RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
 ENOUGH = slow_edges.LEAST_STEPS
-"""In so many steps `slow_link` finds by operators what is slow; of fewer it asks no level. With
-kernels beside them `slow_group` compares operators."""
+"""In so many steps `slow_link` finds by operators what is slow; of fewer it asks no level. In
+traces `slow_group` compares operators."""
 MOST_LISTED = 4
 """Slow groups in one sentence. Our choice."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
@@ -64,14 +64,14 @@ class SlowExchange:
     """A network that got slower, for all or within one group, by phases of communication."""
 
     name = "slow-exchange"
-    needs = Needs("phases", ranks=2)
+    needs = Needs("phases|comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if job.arrivals is None or not np.isfinite(job.arrivals.transfer_ns).any():
             yield from _slower_exchanges(job, _by_phases(job))
             return
         is_brief = len(job.line.steps) - job.line.warm_up < ENOUGH
-        if job.kernels is None and is_brief and on_devices(job):
+        if job.window.table("host_ops") is None and is_brief and on_devices(job):
             yield from _slower_than_equals(job, _by_operators(job))
 
 
@@ -94,9 +94,8 @@ def _by_operators(job: Observed) -> list[_Exchange]:
         return []
     cell = moved.place * np.int64(columns) + moved.column
     took = stats.sums(cell, moved.transfer_ns, len(moved.places) * columns).reshape(-1, columns)
-    return [_Exchange(place.group, place.kind, np.where(each > 0, each, np.nan))
-            for place, each in zip(moved.places, took, strict=True)
-            if not place.is_pair and each.any()]  # fmt: skip
+    return [_Exchange(place.group, place.kind, place.members, np.where(each > 0, each, np.nan))
+            for place, each in zip(moved.places, took, strict=True) if each.any()]  # fmt: skip
 
 
 def _by_kernels(job: Observed) -> list[_Exchange]:
@@ -106,15 +105,17 @@ def _by_kernels(job: Observed) -> list[_Exchange]:
         for group, rows in groups_on(job, lane):
             if len(rows) == len(group.ranks):
                 took[group] = took.get(group, 0.0) + spent_ns(lane, rows)
-    return [_Exchange(group.id, group.kind, spent) for group, spent in took.items()]
+    return [_Exchange(group.id, group.kind, group.ranks, spent) for group, spent in took.items()]
 
 
 @dataclass(frozen=True)
 class _Exchange:
-    """How long data moved in a group in each step, summed over its phases."""
+    """How long data moved in a group, or from a rank to its neighbour in it, in each step, summed
+    over its phases."""
 
     group: str
     kind: str
+    members: tuple[int, ...]
     took_ns: Floats
 
 
@@ -199,7 +200,7 @@ def _of_kind(
         if (at < 0).any() or not np.isfinite(took[:, at]).any():
             continue
         least = [np.fmin.reduce(one[at], axis=0) for one in took]
-        yield _Exchange(group, kind, np.nansum(least, axis=0))
+        yield _Exchange(group, kind, ranks, np.nansum(least, axis=0))
 
 
 def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
@@ -269,11 +270,10 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
     """
     stage, alike = stages(job.window), dict[tuple[object, ...], list[_Exchange]]()
     for one in exchanges:
-        group = job.window.job.group(one.group)
-        if group is not None and one.kind not in ("ep", "edp"):
-            hosts = len({job.window.host_of(rank) for rank in group.ranks})
-            within = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
-            alike.setdefault((one.kind, len(group.ranks), hosts, within), []).append(one)
+        if job.window.job.group(one.group) is not None and one.kind not in ("ep", "edp"):
+            hosts = len({job.window.host_of(rank) for rank in one.members})
+            within = tuple(dict.fromkeys(stage.get(rank, 0) for rank in one.members))
+            alike.setdefault((one.kind, len(one.members), hosts, within), []).append(one)
     tests = sum(map(len, alike.values()))
     slow = [each for equals in alike.values() if len(equals) > 1
             for each in _slower(job, equals, tests)]  # fmt: skip
@@ -282,7 +282,8 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
         # groups of one kind exchange data at the same time, so that the slowest hides the others
         same = [(one.group, link) for one, link in slow if one.kind == kind]
         link = max((link for _, link in same), key=lambda link: link.lost_ns)
-        where = f"in {', '.join([group for group, _ in same][:MOST_LISTED])} than in equal groups"
+        groups = dict.fromkeys(group for group, _ in same)
+        where = f"in {', '.join([*groups][:MOST_LISTED])} than in equal groups"
         worst.append(replace(link, where=where))
     yield from _in_common(job, worst)
 
@@ -320,7 +321,7 @@ def _slower(
         usual = stats.column_median(np.delete(took, slow.row, axis=0))[slow.first : slow.stop]
         lost = stats.median(took[slow.row, slow.first : slow.stop]) - stats.median(usual)
         times = 1 + lost / max(stats.median(usual), 1.0)
-        lost = min(lost, idle_ns(job, _members(job, equals[slow.row].group), change.inside))
+        lost = min(lost, idle_ns(job, equals[slow.row].members, change.inside))
         if times >= ratio and _share(job, change, lost) >= LEAST_COST:
             one = equals[slow.row]
             detail = (
@@ -329,12 +330,6 @@ def _slower(
             )
             where = f"in {one.group} than in equal groups"
             yield one, _link(job, change, one.group, where, times, lost, detail)
-
-
-def _members(job: Observed, group: str) -> tuple[int, ...]:
-    found = job.window.job.group(group)
-    assert found is not None, "equals are groups of the job"
-    return found.ranks
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:

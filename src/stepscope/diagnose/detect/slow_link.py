@@ -317,8 +317,8 @@ def _lost(case: _Case, through: Ints, cost: Floats, explained: Mask, best: int) 
     costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     most = idle_ns(job, costliest.members, active)
     delay = Delay(min(longest if healed is None else healed, most), min(longest, most))
-    return lost_per_step(delay, job.line.job_period_ns, active, calm, shared,
-                         device.kind == "fabric")  # fmt: skip
+    together_ns = cost.sum() / max(int(active.sum()), 1) if device.kind == "fabric" else 0.0
+    return lost_per_step(delay, job.line.job_period_ns, active, calm, shared, together_ns)
 
 
 def _healed(case: _Case, through: Ints, explained: Mask, best: int) -> float | None:

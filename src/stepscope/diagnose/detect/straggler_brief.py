@@ -153,10 +153,14 @@ def measure(
     limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
     floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
     above = above_all(tests)
+    innocent = np.concatenate([np.zeros(0, np.int64), *excesses.groups])
+    innocent = innocent[~((effect > 0) & (z >= limit))[innocent]]
+    most = np.nanmax(excess[innocent], initial=-np.inf)
     for group in excesses.groups:
         floor[group] = excesses.floor(group)
         for row in group[(effect[group] >= floor[group]) & (z[group] >= limit[group])]:
-            persists[row] = _persists(since[row])
+            highest = _is_highest(since[row], most, innocent.size, alarms)
+            persists[row] = _persists(since[row]) or highest
             spread[row] = above * excesses.spread(group, row)  # expensive: a sort of all ranks
     gates = (
         Gate(
@@ -311,10 +315,19 @@ def _significance(effect: Floats, since: Floats, noise: Floats) -> Floats:
         return np.asarray(effect * np.sqrt(steps) / (error * noise))
 
 
-def _persists(since: Floats) -> float:
-    """1 if most of the known steps are high on their own, else 0."""
+def _persists(since: Floats) -> bool:
+    """Whether most of the known steps are high on their own."""
     values = since[np.isfinite(since)]
-    return float(np.mean(values > np.median(values) / 2) >= PERSISTENCE)
+    return bool(np.mean(values > np.median(values) / 2) >= PERSISTENCE)
+
+
+def _is_highest(since: Floats, most: float, innocent: int, alarms: float) -> bool:
+    """Whether a rank exceeds all that its innocent peers show in any step, in more steps than
+    chance allows: of exchangeable ranks each is as likely as any other to have the next highest
+    value, however heavy the tails of the noise are."""
+    highest = int((since > most).sum())
+    chance = -highest * np.log1p(innocent)
+    return highest >= LEAST_OF_A_JOB and bool(chance <= np.log(alarms))
 
 
 def above_all(tests: int) -> float:

@@ -55,7 +55,7 @@ class Delay:
 
 
 def lost_per_step(
-    delay: Delay, period: Floats, active: Mask, calm: Mask, shared: bool, everywhere: bool
+    delay: Delay, period: Floats, active: Mask, calm: Mask, shared: bool, together_ns: float = 0.0
 ) -> float:
     """Time per slow step that would be saved: how much longer slow steps are than calm ones.
 
@@ -63,12 +63,13 @@ def lost_per_step(
         active: the slow steps.
         calm: steps without slow transfers.
         shared: these steps have other causes as well; then the cost is at most the what-if's.
-        everywhere: data was slow between all hosts, and delays add up over more than one rank.
+        together_ns: data was slow between all hosts: delays add up over more than one rank, but to
+            no more than this.
     """
     if calm.sum() < LEAST_CALM:
         return delay.what_if_ns
     rise = max(_rise(period, active, calm), 0.0)
-    explained = everywhere or max(delay.what_if_ns, delay.longest_ns) >= EXPLAINS * rise
+    explained = max(delay.what_if_ns, delay.longest_ns, together_ns) >= EXPLAINS * rise
     return rise if explained and not shared else min(delay.what_if_ns, rise)
 
 
@@ -128,7 +129,7 @@ def lost_ns(
     costliest = moved.places[int(excess.argmax())]
     if usual is None:
         return min(longest, idle_ns(job, costliest.members, now))
-    return lost_per_step(Delay(longest, longest), period, now, usual, False, False)
+    return lost_per_step(Delay(longest, longest), period, now, usual, False)
 
 
 def _under_way_ns(moved: Transfers, place: int, now: Mask) -> float:

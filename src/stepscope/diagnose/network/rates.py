@@ -134,9 +134,6 @@ def measure_rates(job: Observed) -> Rates | None:
     if operators is None:
         return None
     alike = _numbers([one.alike for one in operators.places])
-    operators = _measurable(operators, alike)
-    if operators is None:
-        return None
     usual = operators.size_bytes * _usual_ns_per_byte(operators, alike)
     columns = np.int64(len(job.line.steps))
     shape = (len(operators.places), int(columns))
@@ -159,14 +156,14 @@ def _numbers(classes: Sequence[tuple[object, ...]]) -> Ints:
     return np.array([numbers.setdefault(one, len(numbers)) for one in classes], np.int64)
 
 
-def _measurable(operators: DeviceTransfers, alike: Ints) -> DeviceTransfers | None:
+def _measurable(operators: DeviceTransfers) -> DeviceTransfers | None:
     """The operators that took time, of kinds that are long enough for the clock.
 
     Of transfers that are shorter than its ticks only the slow ones seem to take any time: then all
-    of them seem as slow as ever.
+    of them seem as slow as ever. So do those that are over before a late receiver asks for them.
     """
     took = operators.transfer_ns > 0
-    key = _key(operators, alike)
+    key = _key(operators, _numbers([one.alike for one in operators.places]))
     count = np.bincount(key)
     instant = np.bincount(key[~took], minlength=count.size)
     kept = took & (instant <= INSTANT * count)[key]
@@ -196,7 +193,8 @@ def _middle(values: Floats) -> float:
 
 @once
 def device_transfers(job: Observed) -> DeviceTransfers | None:
-    """Operators whose members were all recorded, in the same step and with the same size.
+    """Operators whose members were all recorded, in the same step and with the same size, and
+    which show how long data moves.
 
     Small ones are left out where they take less time than could cost anything.
     """
@@ -210,7 +208,7 @@ def device_transfers(job: Observed) -> DeviceTransfers | None:
              for part in _matched(pairing, comm.take(rows), gathered(column, rows)))  # fmt: skip
     room = int(np.count_nonzero(column >= 0)) // 2 + 1  # mostly an operator has two rows or more
     moved = _joined(pairing.places.known, parts, room)
-    return None if moved is None else _long_enough(job, moved)
+    return None if moved is None else _measurable(_long_enough(job, moved))
 
 
 def _columns(job: Observed, comm: Table) -> Small:

@@ -42,8 +42,9 @@ MOST_DURING, CLOSE_NS = 0.02, 10**6
 """Part of the receives during which their rank may call something, more than a millisecond before
 they end: threads note ends late. As in `align`."""
 BLOCKING_SENDS = 0.1
-"""At most this part of the sends holds another operator's begin where sends block: rows of other
-threads. Our choice; of sends that do not block it is a third and more."""
+"""At most this part of the time in sends belongs to sends that hold another operator's begin, where
+sends block: rows of other threads. Our choice; of sends that do not block it is a third and
+more. Most of these are too short to show anything: by their number it may be less than this."""
 NEVER = 0
 """No operator is reached during another one."""
 
@@ -94,15 +95,16 @@ def awaited_since(
 
 
 def sends_beside_work(comm: Table, first: Ints, last: Ints) -> Mask:
-    """Sends during which the rank computes: all of them, if some rank reached another operator in
-    the middle of enough of its sends. A program whose sends block reaches none.
+    """Sends during which the rank computes: all of them, if ranks reached other operators in the
+    middle of enough of their time in sends. A program whose sends block reaches none.
 
     Args:
         first, last: when each operator began and ended, on the axis of all ranks.
     """
     sends = comm.strings("op").equals("Send")
-    beside = _last_call(first, last, np.ones(len(comm), np.bool_))[sends] > first[sends]
-    return sends & bool(sends.any() and beside.mean() > BLOCKING_SENDS)
+    beside = _last_call(first, last, np.ones(len(comm), np.bool_)) > first
+    took = np.where(sends, last - first, 0)
+    return sends & bool(took[beside].sum() > BLOCKING_SENDS * took.sum())
 
 
 def _queued(comm: Table, first: Ints, last: Ints) -> Mask:

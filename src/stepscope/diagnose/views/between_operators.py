@@ -90,7 +90,8 @@ def between_operators(
     if places is not None:
         gaps = _gaps(places, within, waited, (first, until), busy, _begins(window, line, axis))
     own = own if gaps is None else own + gaps.hidden()
-    own[~all_ends_known(window, line)] = np.nan
+    observed = np.isin(np.arange(len(line.ranks)), rank)
+    own[~(observed & all_ends_known(window, line))] = np.nan
     return Between(own, gaps)
 
 
