@@ -161,7 +161,10 @@ def _score(job: Observed, suspect: Suspect, lag: float | None, reason: Reason) -
         return ORDINARY_SCORE
     if not suspect.phases:
         return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)
-    sure = SCORE + SCORE_PER_SIGMA * min(suspect.z - suspect.needed, MOST_SIGMAS)
+    beyond = min(suspect.z - suspect.needed, MOST_SIGMAS)
+    if job.line.is_single_step and reason.kernels and reason.chosen.strength == "measured":
+        beyond = max(beyond, 0.0)  # each kernel ran many times: it is no moment's delay
+    sure = SCORE + SCORE_PER_SIGMA * beyond
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
     return min(sure, HIGHEST_SCORE)
 

@@ -66,7 +66,7 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
         return None
     whole = sum(parts.values())
     part = max(parts, key=lambda name: parts[name])
-    if parts[part] < HALF * whole:
+    if parts[part] < HALF * max(whole, suspect.excess_ns):  # the rest is before its first kernel
         return None
     cause = _PARTS[part][0]
     said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
