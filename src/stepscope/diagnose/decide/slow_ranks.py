@@ -21,7 +21,7 @@ from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.detect import host_time
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.explain.saving import saves
-from stepscope.diagnose.finding import Slowdown, Span, Value
+from stepscope.diagnose.finding import Cause, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import is_work
@@ -46,6 +46,8 @@ from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 from stepscope.trace import BACKWARD, FORWARD
 
+ON_DEVICE: tuple[Cause, ...] = ("compute", "load_imbalance")
+"""Causes of which a device's kernels are longer, or more; contract."""
 ORDINARY_SCORE = 0.45
 """Of a rank with experts that takes no longer than experts differ anyway, or that seems to save in
 one step of a trace: a suspect. Our choice."""
@@ -162,7 +164,8 @@ def _score(job: Observed, suspect: Suspect, lag: float | None, reason: Reason) -
     if not suspect.phases:
         return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)
     beyond = min(suspect.z - suspect.needed, MOST_SIGMAS)
-    if job.line.is_single_step and reason.kernels and reason.chosen.strength == "measured":
+    on_device = job.window.table("kernels") is not None and reason.cause in ON_DEVICE
+    if job.line.is_single_step and on_device and reason.chosen.strength == "measured":
         beyond = max(beyond, 0.0)  # each kernel ran many times: it is no moment's delay
     sure = SCORE + SCORE_PER_SIGMA * beyond
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)

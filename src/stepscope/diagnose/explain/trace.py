@@ -18,6 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
+from stepscope.diagnose.explain.more_data import LEAST, times_the_data
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
@@ -192,6 +193,8 @@ class SlowTrace:
         traced = None if loads(suspect.phase) else traced_cause(job, suspect)
         if traced is None:
             return None
+        if traced.cause == "compute" and times_the_data(job, suspect) >= LEAST:
+            return None  # its kernels have more rows: `more-data`
         slow = slow_function(job, suspect)
         if slow is None:
             return Explained(

@@ -23,13 +23,16 @@ from stepscope.formats.kineto.calls import P2P
 from stepscope.trace import Job
 from stepscope.window import Ints, Table, numbered
 
+UNNAMED = ("other", "world")
+"""Kinds of groups that are known by their members alone: a pipeline may have all ranks."""
+
 
 def with_pipelines(job: Job, comm: Table) -> Job:
     """The job, with the kind of its groups that show themselves to be pipelines."""
     if job.groups_of_kind("pp"):
         return job
     of_group = comm.strings("group")
-    found = {group.id for group in job.groups if group.kind == "other" and len(group.ranks) > 1
+    found = {group.id for group in job.groups if group.kind in UNNAMED and len(group.ranks) > 1
              and _is_pipeline(comm.take(of_group.equals(group.id)), group.ranks)}  # fmt: skip
     groups = (replace(one, kind="pp") if one.id in found else one for one in job.groups)
     return replace(job, groups=tuple(groups))
