@@ -19,6 +19,7 @@ import numpy as np
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
 from stepscope.diagnose.explain.more_data import LEAST, times_the_data
+from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
@@ -182,6 +183,13 @@ def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -
     return float(time[new].sum()) * (added - replaced) / added + usual
 
 
+def _has_more_rows(job: Observed, suspect: Suspect) -> bool:
+    """Whether its kernels take longer because experts get more tokens there."""
+    if times_the_data(job, suspect) >= LEAST:
+        return True
+    return MoreTokens().explain(job, suspect) is not None
+
+
 class SlowTrace:
     """Kernels, copies or gaps that take longer than on the peers, in a trace of every operator."""
 
@@ -193,8 +201,8 @@ class SlowTrace:
         traced = None if loads(suspect.phase) else traced_cause(job, suspect)
         if traced is None:
             return None
-        if traced.cause == "compute" and times_the_data(job, suspect) >= LEAST:
-            return None  # its kernels have more rows: `more-data`
+        if traced.cause == "compute" and _has_more_rows(job, suspect):
+            return None
         slow = slow_function(job, suspect)
         if slow is None:
             return Explained(
