@@ -324,6 +324,14 @@ def test_in_a_single_step_a_few_slow_kernels_that_ran_many_times_are_no_moment()
     assert (verdict.ranks, verdict.cause, verdict.is_suspect) == ((2,), "compute", False)
 
 
+def test_in_a_single_step_the_samples_of_many_ranks_may_be_longer() -> None:
+    def work(rank: int, step: int) -> list[Piece]:
+        return [Piece("gemm", 0.9 if rank in (1, 2, 3) else 0.6), Piece("adam", 0.3)] * 50
+
+    found = diagnose(a_trace(work, ranks=8, steps=1)).verdicts
+    assert all(one.is_suspect for one in found)
+
+
 def test_communication_beside_computing_is_no_waiting_outside_of_phases() -> None:
     """Where no passes are known: all but rank 0 are in an operator while they compute."""
     window = a_trace(lambda rank, step: [Piece("gemm", 50.0)], spread=0.0)

@@ -44,6 +44,7 @@ def test_a_pipeline_has_ends_and_a_ring_has_none() -> None:
 def test_two_stages_fill_their_pipeline_before_they_exchange() -> None:
     assert kind((0, 1), BATCHED) == "pp"
     assert kind((0, 1), chain(2, wraps=True)) == "other"
+    assert kind((0, 1), BATCHED, known="world") == "world"  # peers are worth more
 
 
 @pytest.mark.parametrize("rows", [[*chain(3, False), (1, "AllReduce", 9)], chain(3, False)[:2]])
