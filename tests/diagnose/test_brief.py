@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Floats, Ints, Table, Window
+from stepscope.diagnose.views.unnamed import OUTSIDE
+from stepscope.window import Floats, Ints, Strings, Table, Window
 
 from .jobs import MS, Fault, a_job, put, without
 from .traces import Piece, a_trace, profiled
@@ -319,3 +321,36 @@ def test_a_few_steps_that_become_longer_for_no_recorded_reason_are_not_healthy()
     job = a_trace(lambda rank, step: [Piece("gemm", 50.0)], 4, 5, transfer_ms=lambda _, step:
                   30.0 if step > 1 else 2.0)  # fmt: skip
     assert diagnose(job).state == "unknown"
+
+
+def test_in_a_single_step_a_few_slow_kernels_that_ran_many_times_are_no_moment() -> None:
+    def work(rank: int, step: int) -> list[Piece]:
+        norm_ms = 0.9 if rank == 2 else 0.3
+        return [Piece("gemm", 0.6), Piece("layer_norm", norm_ms)] * 50
+
+    (verdict,) = diagnose(a_trace(work, steps=1)).verdicts
+    assert (verdict.ranks, verdict.cause, verdict.is_suspect) == ((2,), "compute", False)
+
+
+def test_in_a_single_step_the_samples_of_many_ranks_may_be_longer() -> None:
+    def work(rank: int, step: int) -> list[Piece]:
+        return [Piece("gemm", 0.9 if rank in (1, 2, 3) else 0.6), Piece("adam", 0.3)] * 50
+
+    found = diagnose(a_trace(work, ranks=8, steps=1)).verdicts
+    assert all(one.is_suspect for one in found)
+
+
+def test_communication_beside_computing_is_no_waiting_outside_of_phases() -> None:
+    """Where no passes are known: all but rank 0 are in an operator while they compute."""
+    window = a_trace(lambda rank, step: [Piece("gemm", 50.0)], spread=0.0)
+    comm, phases = window.tables["comm_ops"], window.tables["phases"]
+    begin = np.where(comm.ints("rank") > 0, phases.ints("start_ns"), comm.ints("start_ns"))
+    end = phases.ints("start_ns") + phases.ints("duration_ns")
+    short = Table({
+        **phases.columns, "phase": Strings(np.zeros(len(phases), np.int32), ("optimizer",)),
+        "start_ns": end, "duration_ns": np.full(len(phases), MS // 10),
+        "wait_ns": np.zeros(len(phases), np.int64),
+    })  # fmt: skip
+    seen = put(window, comm_ops=comm.with_column("start_ns", begin), phases=short)
+    outside = Observed(seen).own.of(OUTSIDE)
+    assert np.allclose(outside, outside[0])

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.account.work import work
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import (
@@ -24,6 +26,7 @@ from stepscope.trace import (
 from stepscope.window import Window
 
 from .jobs import MS, START, a_table
+from .traces import Piece, a_trace
 
 STEPS, BATCHES, STAGES, REPLICAS = 40, 4, 4, 2
 RANKS = STAGES * REPLICAS
@@ -231,3 +234,24 @@ def test_operators_alone_do_not_tell_waiting_for_a_send_from_work_beside_it() ->
     said = [any("stage 0" in one.summary for one in diagnose(by_operators(schedule)).verdicts)
             for schedule in (known, None)]  # fmt: skip
     assert said == [True, False]
+
+
+def test_passes_that_graphs_replay_are_work_though_no_operator_shows_them() -> None:
+    """Most of the first stage's forward pass of 10 ms is in no phase of its trace."""
+    window = a_trace(lambda rank, step: [Piece("gemm", 30.0)], groups=((0, 1), (2, 3)))
+    whole = window.tables["phases"]
+    seen = np.where(whole.ints("rank") < 2, 2 * MS, 10 * MS)
+    ended = whole.ints("start_ns") + 10 * MS
+    passes = [
+        (rank, step, name, start, lasted, waited)
+        for rank, step, begin, end, part, most, wait in zip(
+            *(whole.ints(one).tolist() for one in ("rank", "step", "start_ns")), ended.tolist(),
+            seen.tolist(), whole.ints("duration_ns").tolist(), whole.ints("wait_ns").tolist(),
+            strict=True)
+        for name, start, lasted, waited in ((FORWARD, end - part, part, 0),
+                                            (BACKWARD, end, most - (end - begin), wait))
+    ]  # fmt: skip
+    table = a_table("rank step phase start_ns duration_ns wait_ns", passes)
+    found = work(Observed(Window(window.job, {**window.tables, "phases": table})))
+    assert found is not None
+    assert found.own.mean(axis=1) == pytest.approx(found.own.mean(), rel=0.05)

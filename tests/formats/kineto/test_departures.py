@@ -52,6 +52,15 @@ def test_ranks_that_leave_together_are_a_group(
     assert {group.ranks for group in groups} == {(0, 1), (2, 3), (0, 1, 2, 3)}
 
 
+def test_a_rank_that_was_not_recorded_has_its_place_in_a_group(tmp_path: Path) -> None:
+    for rank in range(6):
+        behind_us = 30_000.0 * (rank > 2)
+        if rank != 4:
+            write(tmp_path / f"rank{rank}.json", trace(steps(rank, behind_us, 1e6), rank, 6))
+    groups = read(tmp_path).window.job.groups
+    assert {group.ranks for group in groups} == {(0, 1, 2), (3, 4, 5), (0, 1, 2, 3, 4, 5)}
+
+
 def test_beside_sends_of_unknown_groups_nothing_is_divided(tmp_path: Path) -> None:
     """Stages of a pipeline are late by design."""
     for rank in range(RANKS):

@@ -19,8 +19,8 @@ BATCHED = [(0, "Send", 1), (0, "Send", 2), (0, "Recv", 2), (0, "Recv", 3),
            (1, "Recv", 1), (1, "Send", 2), (1, "Recv", 2), (1, "Send", 3)]  # fmt: skip
 
 
-def kind(ranks: Sequence[int], rows: Sequence[Row]) -> str:
-    group = ProcessGroup("other-1", "other", tuple(ranks))
+def kind(ranks: Sequence[int], rows: Sequence[Row], known: str = "other") -> str:
+    group = ProcessGroup("other-1", known, tuple(ranks))
     comm = Table({
         "rank": np.array([row[0] for row in rows]), "op": Strings.of([row[1] for row in rows]),
         "start_ns": np.array([row[2] for row in rows]),
@@ -38,11 +38,13 @@ def chain(ranks: int, wraps: bool) -> list[Row]:
 def test_a_pipeline_has_ends_and_a_ring_has_none() -> None:
     assert kind(range(4), chain(4, wraps=False)) == "pp"
     assert kind(range(4), chain(4, wraps=True)) == "other"
+    assert kind(range(4), chain(4, wraps=False), known="world") == "pp"  # of all ranks
 
 
 def test_two_stages_fill_their_pipeline_before_they_exchange() -> None:
     assert kind((0, 1), BATCHED) == "pp"
     assert kind((0, 1), chain(2, wraps=True)) == "other"
+    assert kind((0, 1), BATCHED, known="world") == "world"  # peers are worth more
 
 
 @pytest.mark.parametrize("rows", [[*chain(3, False), (1, "AllReduce", 9)], chain(3, False)[:2]])

@@ -47,6 +47,8 @@ def work(job: Observed) -> Work | None:
     """The work of all ranks without warm-up; None where it cannot be distinguished from waiting."""
     skip, passes = job.line.warm_up, two_passes(job)
     lasted = job.line.job_period_ns[skip:]
+    if job.line.is_trace and job.kernels is not None:  # graphs replay passes without operators
+        return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
     own = together_in_passes(job) if passes is None else passes[0] + passes[1]
     if own is not None and passes is not None and WEIGHT in job.own.phases:
         own = own + job.own.of(WEIGHT)

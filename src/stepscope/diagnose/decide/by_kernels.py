@@ -30,9 +30,9 @@ from stepscope.diagnose.detect.slow_exchange import slower_by_kernels
 from stepscope.diagnose.detect.slow_group_kernels import RATIO, Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.detect.stall import Stalled, stalled
-from stepscope.diagnose.detect.straggler_brief import PERSISTENCE, SEVERAL
+from stepscope.diagnose.detect.straggler_brief import PERSISTENCE
 from stepscope.diagnose.explain import gpu
-from stepscope.diagnose.explain.kernels import evidence_of, group_of, longer_kernels
+from stepscope.diagnose.explain.kernels import costliest, evidence_of, group_of, longer_kernels
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.explain.tokens import Part, exceeds, more_for_experts
 from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
@@ -110,11 +110,7 @@ def _covered(job: Observed) -> bool:
     Of a single step they do not: a moment's delay looks the same there, while each kernel has run
     many times.
     """
-    return not _is_single_step(job) and bool(set(job.own.phases) - {*BESIDE_PASSES, KERNELS})
-
-
-def _is_single_step(job: Observed) -> bool:
-    return 1 <= len(job.line.steps) - job.line.warm_up < SEVERAL
+    return not job.line.is_single_step and bool(set(job.own.phases) - {*BESIDE_PASSES, KERNELS})
 
 
 def _ends_known(job: Observed) -> bool:
@@ -133,7 +129,7 @@ def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[
     found = [_of_rank(job, known, one) for one in slower(spent, job.groups(None), known.ranks)
              if int(job.line.ranks[one.row]) not in named
              and _in_single_steps(job, known, one)]  # fmt: skip
-    if _is_single_step(job):
+    if job.line.is_single_step:
         return [one if _is_several(one) else suspected(one)
                 for one in found]  # fmt: skip
     return [one for one in found if _is_several(one)]
@@ -142,7 +138,7 @@ def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[
 def _in_single_steps(job: Observed, known: Recorded, one: Slower) -> bool:
     """Whether most single steps show half the effect, where they are known: one long step among
     few makes a window long, and is a moment."""
-    if not known.columns.size or KERNELS not in job.own.phases or _is_single_step(job):
+    if not known.columns.size or KERNELS not in job.own.phases or job.line.is_single_step:
         return True
     first, stop = _columns(job, known, one)
     excess = job.excess_of(KERNELS, one.row)[first:stop]
@@ -179,7 +175,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
     return Slowdown(
         KernelStragglers.name, cause, detail, (int(job.line.ranks[one.row]),),
-        kernels=tuple(dict.fromkeys(one.kernel for one in found)),
+        kernels=tuple(dict.fromkeys(one.kernel for one in costliest(found))),
         steps=job.line.span(first, stop) if stop > first else None,
         time_ns=_time(job, known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
         lost_fraction=lost_fraction, least_fraction=least, score=_sure(one), values=values,

@@ -19,9 +19,10 @@ from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.decide.whole_groups import as_groups
 from stepscope.diagnose.detect import host_time
+from stepscope.diagnose.detect.straggler_brief import SUSPECTS
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.explain.saving import saves
-from stepscope.diagnose.finding import Slowdown, Span, Value
+from stepscope.diagnose.finding import Cause, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import is_work
@@ -46,6 +47,8 @@ from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.summary import often
 from stepscope.trace import BACKWARD, FORWARD
 
+ON_DEVICE: tuple[Cause, ...] = ("compute", "load_imbalance")
+"""Causes of which a device's kernels are longer, or more; contract."""
 ORDINARY_SCORE = 0.45
 """Of a rank with experts that takes no longer than experts differ anyway, or that seems to save in
 one step of a trace: a suspect. Our choice."""
@@ -91,6 +94,7 @@ def _slowdown(
 ) -> Slowdown:  # fmt: skip
     """One culprit with its cause and cost."""
     line, chosen, lag = job.line, reason.chosen, cost.lag_ns[at]
+    few = len(cost.lag_ns) * SUSPECTS <= len(line.ranks)
     phase = chosen.phase or (None if chosen.whole_rank else named_phase(suspect))
     computes = reason.cause == "compute"
     no_pause = chosen.proven or (computes and chosen.strength == "measured")
@@ -114,7 +118,7 @@ def _slowdown(
         found, cause=reason.cause, phase=phase, kernels=reason.kernels,
         detail=_detail(suspect) + _at_least(job, suspect) + _alone(job),
         function=chosen.function, slowdown=chosen.slowdown or suspect.slowdown,
-        lost_fraction=share, least_fraction=least, score=_score(job, suspect, lag, reason),
+        lost_fraction=share, least_fraction=least, score=_score(job, suspect, lag, reason, few),
         values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
         of_steps=suspect.stop - suspect.first, clock=clock, extent=extent, of_gpu=chosen.of_gpu,
         beside=chosen.beside, victims=0 if job.asynchronous else found.victims,
@@ -154,14 +158,19 @@ def named_phase(suspect: Suspect) -> str | None:
     return None if suspect.phase in UNNAMED else suspect.phase
 
 
-def _score(job: Observed, suspect: Suspect, lag: float | None, reason: Reason) -> float:
+def _score(job: Observed, suspect: Suspect, lag: float | None, reason: Reason, few: bool) -> float:
     if suspect.ordinary and not (reason.chosen.proven and reason.cause != "load_imbalance"):
         return ORDINARY_SCORE
     if job.line.is_trace and saves(job, suspect):
         return ORDINARY_SCORE
     if not suspect.phases:
         return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)
-    sure = SCORE + SCORE_PER_SIGMA * min(suspect.z - suspect.needed, MOST_SIGMAS)
+    beyond = min(suspect.z - suspect.needed, MOST_SIGMAS)
+    on_device = job.window.table("kernels") is not None and reason.cause in ON_DEVICE
+    if few and job.line.is_single_step and on_device and reason.chosen.strength == "measured":
+        # each kernel ran many times: it is no moment's delay, nor are the samples of many longer
+        beyond = max(beyond, 0.0)
+    sure = SCORE + SCORE_PER_SIGMA * beyond
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
     return min(sure, HIGHEST_SCORE)
 

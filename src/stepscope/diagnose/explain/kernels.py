@@ -122,7 +122,13 @@ def slow_kernels(job: Observed, suspect: Suspect) -> tuple[tuple[str, ...], Evid
 
 
 def _names(found: Sequence[LongerKernel]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.kernel for one in found))
+    return tuple(dict.fromkeys(one.kernel for one in costliest(found)))
+
+
+def costliest(found: Sequence[LongerKernel]) -> list[LongerKernel]:
+    """Those that are named."""
+    least = LEAST_SHARE * sum(one.lost_ns for one in found)
+    return [one for one in found if one.lost_ns >= least][:NAMED]
 
 
 def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
@@ -150,7 +156,8 @@ def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
 
 
 def evidence_of(found: Sequence[LongerKernel]) -> Evidence:
-    """How long these kernels take, compared with the peers."""
+    """How long the costliest of these kernels take, compared with the peers."""
+    found = costliest(found)
     values: dict[str, Value] = {one.kernel: one.ratio for one in found}
     return Evidence(METHOD, "; ".join(map(str, found)), values)
 
@@ -171,12 +178,10 @@ def _during(known: Recorded, span_ns: Span) -> Ints:
 def longer_kernels(
     known: Recorded, group: Ints, row: int, windows: Ints, wanted: Callable[[str], bool]
 ) -> list[LongerKernel]:
-    """The kernels that cost a rank most, of those that are slower on it in some windows."""
+    """The kernels that are slower on a rank in some windows, the costliest first."""
     found = [one for times in known if wanted(times.kernel)
              if (one := _compared(times, group, row, windows)) is not None]  # fmt: skip
-    whole = sum(one.lost_ns for one in found)
-    costly = [one for one in found if one.lost_ns >= LEAST_SHARE * whole]
-    return sorted(costly, key=lambda one: -one.lost_ns)[:NAMED]
+    return sorted(found, key=lambda one: -one.lost_ns)
 
 
 def _compared(times: KernelTimes, group: Ints, row: int, windows: Ints) -> LongerKernel | None:

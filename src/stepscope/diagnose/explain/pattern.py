@@ -70,7 +70,7 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
     alike = np.array([one.kind == kind for one in window.functions]) if kind != "python" else \
         np.arange(len(own)) == most  # fmt: skip
     gained = float(np.maximum(excess, 0.0)[alike & works].sum())
-    if gained < HALF * share:
+    if share <= 0 or gained < HALF * share:
         return None
     part = min(gained / share, 1.0)
     group = np.append(peers, suspect.row)

@@ -114,7 +114,7 @@ class MoreTokens:
             name, rest = more_but_for_attention(parts), "attention"
         if name is None or not explain(parts, suspect):
             return None
-        if not job.has_experts or too_many(job, suspect, name):
+        if not (job.has_experts or _exchanges(job)) or too_many(job, suspect, name):
             return None
         share = parts[name].excess_ns / max(suspect.excess_ns, 1.0)
         phase = next((one for one in phases if is_expert(one)), None)
@@ -141,6 +141,12 @@ def is_slow_device(job: Observed, suspect: Suspect) -> bool:
     others = [one for name, one in parts.items() if not is_expert(name)]
     return bool(others) and more_for_experts(parts) is None and any(
         one.slowdown - 1 >= ALSO_SLOW * (suspect.slowdown - 1) for one in others)  # fmt: skip
+
+
+def _exchanges(job: Observed) -> bool:
+    """Whether ranks exchange tokens: old traces name no groups of experts."""
+    comm = job.window.table("comm_ops")
+    return comm is not None and bool(comm.strings("op").equals("AllToAll").any())
 
 
 def _evidence(parts: Mapping[str, Part], phase: str, rest: str) -> Evidence:
@@ -214,12 +220,17 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
 
 def more_but_for_attention(parts: Mapping[str, Part]) -> str | None:
     """The same of kernels that do not name their experts, of a job that has some: what neither is
-    attention, in which a slow device is slow as well, nor the optimizer's."""
+    attention, in which a slow device is slow as well, nor the optimizer's, in which slow memory
+    shows."""
     if any(map(_of_experts, parts)):
         return None
     attention = [name for name in parts if any(word in name.lower() for word in ATTENTION_KERNELS)]
     experts = [name for name in parts if name not in attention and not optimizes(name)]
-    return _costliest(parts, experts, attention)
+    found = _costliest(parts, experts, attention)
+    updates = [part for name, part in parts.items() if optimizes(name)]
+    if found and updates and _slower(updates) >= ALSO_SLOW * (parts[found].slowdown - 1):
+        return None
+    return found
 
 
 def _costliest(parts: Mapping[str, Part], experts: list[str], rest: list[str]) -> str | None:

@@ -18,6 +18,8 @@ import numpy as np
 
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
+from stepscope.diagnose.explain.more_data import LEAST, times_the_data
+from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
@@ -66,7 +68,7 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
         return None
     whole = sum(parts.values())
     part = max(parts, key=lambda name: parts[name])
-    if parts[part] < HALF * whole:
+    if parts[part] < HALF * max(whole, suspect.excess_ns):  # the rest is before its first kernel
         return None
     cause = _PARTS[part][0]
     said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
@@ -181,6 +183,13 @@ def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -
     return float(time[new].sum()) * (added - replaced) / added + usual
 
 
+def _has_more_rows(job: Observed, suspect: Suspect) -> bool:
+    """Whether its kernels take longer because experts get more tokens there."""
+    if times_the_data(job, suspect) >= LEAST:
+        return True
+    return MoreTokens().explain(job, suspect) is not None
+
+
 class SlowTrace:
     """Kernels, copies or gaps that take longer than on the peers, in a trace of every operator."""
 
@@ -191,6 +200,8 @@ class SlowTrace:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         traced = None if loads(suspect.phase) else traced_cause(job, suspect)
         if traced is None:
+            return None
+        if traced.cause == "compute" and _has_more_rows(job, suspect):
             return None
         slow = slow_function(job, suspect)
         if slow is None:

@@ -80,6 +80,11 @@ class Timeline:
                      if calm[at:].all() and fast[at : at + LEAST_FASTER].all()
                      and period[at] < FASTER * period[at:].min()), most)  # fmt: skip
 
+    @property
+    def is_single_step(self) -> bool:
+        """Whether only one step is judged, which does not show what is a moment's delay."""
+        return len(self.steps) - self.warm_up == 1
+
     @cached_property
     def typical_ns(self) -> float:
         """The median step time."""

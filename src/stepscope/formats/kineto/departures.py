@@ -14,7 +14,7 @@ group of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
@@ -29,7 +29,8 @@ from stepscope.formats.kineto.together import LEAST_SHARED, MOSTLY
 from stepscope.window import NULL, Floats, Mask, Table, numbered, occurrence
 
 Division = tuple[tuple[int, ...], ...]
-"""Places in the order of ranks, by group."""
+"""Places by group: ranks, also those that were not recorded, or their order if nobody knows how
+many ranks there are."""
 
 _MOST_COMPARED = 100_000
 """Combinations of divisions; a third of a second. Four unknown groups of 64 ranks have more."""
@@ -37,7 +38,8 @@ _MOST_COMPARED = 100_000
 
 @dataclass(frozen=True)
 class _Left:
-    """When each rank left each collective of a stream, without the clocks: `[rank, collective]`."""
+    """When each rank left each collective of a stream, without the clocks: `[place, collective]`,
+    NaN of ranks that were not recorded."""
 
     group: str
     clock_ns: Floats
@@ -63,8 +65,11 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
     ordered = sorted(traces, key=lambda trace: trace.rank or 0)
     if any(SENDS in trace.groups for trace in ordered):
         return list(traces)
-    chosen = _chosen(list(_streams(ordered)), list(_known(ordered)), len(ordered))
-    ranks = [trace.rank or 0 for trace in ordered]
+    recorded = [trace.rank or 0 for trace in ordered]
+    world = max(trace.world_size or 0 for trace in ordered)
+    ranks = list(range(world)) if recorded[-1] < world else recorded
+    place = {rank: at for at, rank in enumerate(ranks)}
+    chosen = _chosen(list(_streams(ordered, place)), list(_known(ordered, place)), len(ranks))
     members = {(ranks[at], group): tuple(ranks[other] for other in own)
                for group, division in chosen.items() for own in division for at in own}  # fmt: skip
     return [replace(trace, groups=tuple(
@@ -72,35 +77,38 @@ def with_members(traces: Sequence[RankTrace]) -> list[RankTrace]:
         for group in trace.groups)) for trace in traces]  # fmt: skip
 
 
-def _streams(traces: Sequence[RankTrace]) -> Iterator[_Left]:
+def _streams(traces: Sequence[RankTrace], place: Mapping[int, int]) -> Iterator[_Left]:
     unknown = [{group.id for group in trace.groups if not group.ranks} for trace in traces]
     for group in sorted(set.intersection(*unknown)):
-        left = _left(traces, group)
+        left = _left(traces, group, place)
         if left.varies_ns.shape[1] >= LEAST_SHARED:
             yield left
 
 
-def _known(traces: Sequence[RankTrace]) -> Iterator[tuple[_Left, Division]]:
+def _known(
+    traces: Sequence[RankTrace], place: Mapping[int, int]
+) -> Iterator[tuple[_Left, Division]]:
     """The groups of known members: these leave together, too, by their clocks."""
-    place = {trace.rank or 0: at for at, trace in enumerate(traces)}
+    of_rank = {trace.rank or 0: trace for trace in traces}
     groups = dict.fromkeys(group for trace in traces for group in trace.groups)
     for group in groups:
-        members = tuple(place[rank] for rank in group.ranks if rank in place)
+        members = [rank for rank in group.ranks if rank in of_rank]
         if len(members) < 2:
             continue
-        left = _left([traces[at] for at in members], group.id)
+        left = _left([of_rank[rank] for rank in members], group.id, place)
         if left.varies_ns.shape[1] > 1 and _together(left.varies_ns):
-            clock = np.full(len(traces), np.nan)
-            clock[list(members)] = left.clock_ns
-            yield replace(left, clock_ns=clock), (members,)
+            yield left, (tuple(place[rank] for rank in members),)
 
 
-def _left(traces: Sequence[RankTrace], group: str) -> _Left:
+def _left(traces: Sequence[RankTrace], group: str, place: Mapping[int, int]) -> _Left:
     ends = [_ends(trace.tables.get("comm_ops"), group) for trace in traces]
     shared = sorted(set.intersection(*(set(own) for own in ends)))
     left = np.array([[own[key] - ends[0][key] for key in shared] for own in ends], float)
     clock = np.median(left, axis=1) if shared else np.zeros(len(ends))
-    return _Left(group, clock, left - clock[:, None])
+    places = [place[trace.rank or 0] for trace in traces]
+    whole = np.full((len(place), 1 + left.shape[1]), np.nan)
+    whole[places] = np.column_stack((clock, left - clock[:, None]))
+    return _Left(group, whole[:, 0], whole[:, 1:])
 
 
 def _ends(comm: Table | None, group: str) -> dict[tuple[int, int, str], int]:
@@ -160,4 +168,4 @@ def _together(left_ns: Floats) -> bool:
 
 def _apart(left_ns: Floats) -> Mask:
     """The collectives that these ranks do not leave together."""
-    return np.asarray(np.ptp(left_ns, axis=0) > ALONE_NS)
+    return np.asarray(np.fmax.reduce(left_ns) - np.fmin.reduce(left_ns) > ALONE_NS)

@@ -15,6 +15,7 @@ Cost: one pass over `comm_ops`. Cannot see: pipelines of which some members were
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +24,17 @@ from stepscope.formats.kineto.calls import P2P
 from stepscope.trace import Job
 from stepscope.window import Ints, Table, numbered
 
+LEAST = {"other": 1, "world": 2}
+"""More members than this, by the kinds of groups that are known by their members alone. Of a job of
+two ranks, each is the only one that the other can be compared with. Our choice."""
+
 
 def with_pipelines(job: Job, comm: Table) -> Job:
     """The job, with the kind of its groups that show themselves to be pipelines."""
     if job.groups_of_kind("pp"):
         return job
     of_group = comm.strings("group")
-    found = {group.id for group in job.groups if group.kind == "other" and len(group.ranks) > 1
+    found = {group.id for group in job.groups if len(group.ranks) > LEAST.get(group.kind, math.inf)
              and _is_pipeline(comm.take(of_group.equals(group.id)), group.ranks)}  # fmt: skip
     groups = (replace(one, kind="pp") if one.id in found else one for one in job.groups)
     return replace(job, groups=tuple(groups))
