@@ -188,15 +188,15 @@ class Search:
             ranks = frozenset(rank for one in blamed for rank in one.ranks)
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
-            told = {rank for one in slow for rank in one.ranks if one.costs_enough}
-            same = [one for one in groups if told.intersection(one.ranks)]
             held = [one for one in self.blamed
                     if any(holds_up(by, one) or stops(by, one) for by in slow)]  # fmt: skip
-            self._drop([*same, *(one for one in held if one not in same)], detector.name)
             named = ranks.difference(*(one.ranks for one in held))
             again = [one for one in slow if is_known(one, named)]
             self.let_go += map(rules.same_cause, again)
             slow = [one for one in slow if one not in again]
+            told = {rank for one in slow for rank in one.ranks if one.costs_enough}
+            same = [one for one in groups if told.intersection(one.ranks)]
+            self._drop([*same, *(one for one in held if one not in same)], detector.name)
             merged = joined(self.job, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]
             ends = with_ends(self.job.window, self.blamed, others)
