@@ -41,8 +41,9 @@ EFFECT = 0.3
 """Smallest ratio of the shortest run: as of a pair in `straggler_brief`, where little else shows
 that it is the rank and not the moment. Our simulator.
 
-All three shrink with the square root of a run's length, as the standard error of what independent
-moments add up to does: after 26 steps in a row it is the rank that was slow."""
+This, the second, and the part of the job that a run must cost shrink with the square root of its
+length, as the standard error of what independent moments add up to does: after 26 steps in a row it
+is the rank that was slow."""
 LEAST_EFFECT = 0.1
 """Smallest ratio of any run, as in `straggler_brief`. Our simulator."""
 WANDERING = 4.0
