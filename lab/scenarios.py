@@ -238,7 +238,7 @@ def _heavy_stage(draw: random.Random, job: Job) -> list[Fault]:
 
 
 _SINGLE: tuple[Draw, ...] = (_device, _loader, _link, _garbage, _jitter)
-"""Of which pairs are made: each can be told from the others."""
+"""Of which pairs are made: each can be distinguished from the others."""
 
 
 def _one_after_the_other(draw: random.Random, job: Job) -> list[Fault]:

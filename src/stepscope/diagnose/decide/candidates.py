@@ -1,8 +1,8 @@
 """All candidates for a verdict, with the decisions that led to one or not.
 
 Candidates carry their own decisions. Why any other rank was not named, and how close it came to
-each limit of detection, is told of it alone: it is measured here as the detectors do, in the phase
-in which it came closest to an alarm.
+each limit of detection, is measured here as the detectors do, in the phase in which it came closest
+to an alarm.
 Cost: the same as `argus-l2`, for all ranks of each phase.
 """
 

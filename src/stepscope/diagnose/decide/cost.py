@@ -416,8 +416,7 @@ def _sum(job: Observed, one: Suspect, lost: Floats) -> float:
     """
     if not one.phases or not lost.size:
         return float(lost.sum())
-    cut = int(lost.size * min(stats.TRIM, 1 / len(job.line.ranks)))
-    return float(np.sort(lost)[cut : lost.size - cut].mean()) * lost.size
+    return stats.trimmed_mean(lost, min(stats.TRIM, 1 / len(job.line.ranks))) * lost.size
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

@@ -54,7 +54,7 @@ def is_after_effect(
         return False
     if any(_moves_slower_since(job, rise, one) for one in beside):
         return True
-    if _all_work_longer(job, rise, rise.split) and not _begins_with(job, rise, culprits):
+    if _all_work_longer(job, rise) and not _begins_with(job, rise, culprits):
         return False
     others = [one for one in beside if rise.cause == "network"
               or not isinstance(one, SlowLink) or one.kernels]  # fmt: skip
@@ -109,11 +109,11 @@ def _moves_slower_since(job: Observed, rise: Regression, one: Finding) -> bool:
     return hides_waits(job) and not rise.measured and with_it and lasts
 
 
-def _all_work_longer(job: Observed, rise: Regression, split: int) -> bool:
-    """Whether most of what steps take longer since a column, without what culprits cost, is the
-    median rank's own time."""
-    work, stop = stats.column_median(job.total), _end_of(job, rise)
-    own = stats.median(work[split:stop]) - stats.median(work[job.line.warm_up : split])
+def _all_work_longer(job: Observed, rise: Regression) -> bool:
+    """Whether most of a rise, which culprits have no part in, is the median rank's own time."""
+    work = stats.column_median(job.total)
+    before, since = work[job.line.warm_up : rise.split], work[rise.split : _end_of(job, rise)]
+    own = stats.median(since) - stats.median(before)
     return bool(own >= HALF * rise.lost_ns > 0)
 
 

@@ -112,7 +112,7 @@ def _finding(job: Observed, found: _Busiest) -> SlowLink:
     judged = np.arange(len(line.steps))
     calm = (judged >= line.warm_up) & ((judged < first) | (judged >= stop))
     period = line.job_period_ns
-    lasted = _trimmed(period[first:stop])
+    lasted = stats.trimmed_mean(period[first:stop])  # without checkpoints, and other people's
     usual = stats.median(period[calm]) if calm.sum() >= LEAST_CALM else lasted - found.more_ns
     lost_ns = max(lasted - usual, 0.0)
     victims = len(job.window.ranks) - len(found.ranks)
@@ -129,13 +129,6 @@ def _finding(job: Observed, found: _Busiest) -> SlowLink:
         lost_fraction=min(lost_ns / max(lasted, 1.0), 1.0), columns=tuple(range(first, stop)),
         victims=victims, values={"busier_ns": found.more_ns, "steps": found.steps},
     )  # fmt: skip
-
-
-def _trimmed(period: Floats) -> float:
-    """The mean step time without the longest and shortest: checkpoints, and other people's."""
-    known = np.sort(period[np.isfinite(period)])
-    cut = int(len(known) * stats.TRIM)
-    return float(known[cut : len(known) - cut].mean())
 
 
 def _begin(columns: Ints, since: int, stop: int) -> int:

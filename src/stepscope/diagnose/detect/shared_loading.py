@@ -189,11 +189,12 @@ def _in_turns(job: Observed, phase: str, own: Floats, rows: Ints, part: waste.St
     """Those of the given ranks that take turns in loading longest: all, or those of the one host
     whose ranks wait for their loaders at all; else none."""
     nobody, inside = np.zeros(0, np.int64), slice(part.first, part.stop)
-    longest = np.fmax.reduce(own[rows, inside], axis=0, initial=np.nan)
+    own = own[rows, inside]
+    longest = np.fmax.reduce(own, axis=0, initial=np.nan)
     usual = stats.median(longest[np.isfinite(longest)])
     lasted, least = _lasted(job, phase)[rows, inside], max(NOW_AND_THEN * longest.size, TWICE)
     waits = rows[(lasted >= ALIKE * usual).sum(axis=1) >= least]
-    more = own[rows, inside] - waste.by_all(own[rows, inside])  # what all spend is no turn
+    more = own - waste.by_all(own)  # what all spend is no turn
     left = _is_left(more)
     for of_host in (np.intersect1d(host, rows) for host in job.host_rows):
         if of_host.size < rows.size and np.isin(waits, of_host).all() and waits.size:

@@ -159,7 +159,7 @@ def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     limits = {CLIP * level, max(CLIP * level, float(np.nanquantile(series, MANY)))}
     each = [_clipped(series, least, limit) for limit in sorted(limits)]
     found = [change for change in each if change is not None]
-    large = [change for change in found if change.ratio >= CLIP]  # told best by what is above
+    large = [change for change in found if change.ratio >= CLIP]  # located best if clipped higher
     return next(iter([*large[-1:], *found[:1]]), None)
 
 

@@ -3,7 +3,7 @@
 An elastic job (`torchrun --nnodes=MIN:MAX`) goes on without a lost host and takes it back later. At
 each change all ranks stop, meet again and load a checkpoint, which takes as long as many steps.
 A change may be wanted, or follow from a fault that ended ranks; by itself it is no fault. So it is
-told as a suspect, without ranks, where restarts cost more than a tenth of the time.
+reported as a suspect, without ranks, where restarts cost more than a tenth of the time.
 Paper: none. Cost: one mask of `[rank, step]`.
 Cannot see: a host that another one replaced under the same ranks; hosts whose recorder stopped look
 as if their ranks had left, but then no step is long.

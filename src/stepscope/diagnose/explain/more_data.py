@@ -33,21 +33,17 @@ class MoreData:
     needs = Needs("comm_ops.bytes", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        times = 0.0 if loads(suspect.phase) else times_the_data(job, suspect)
-        if times < LEAST:
+        if loads(suspect.phase) or self.needs.missing(job.window):
             return None
+        moved = _exchanged(job, suspect)
+        others = job.peers_of(suspect.row, suspect.phase)
+        usual = stats.median(moved[others]) if others.size else 0.0
+        if not usual > 0 or not moved[suspect.row] >= LEAST * usual:
+            return None
+        times = float(moved[suspect.row]) / usual
         detail = f"it exchanges {times:.1f} times as many bytes in AllToAll as its peers"
         evidence = Evidence(self.name, detail, {"times": times})
         return Explained("load_imbalance", "measured", (evidence,), proven=True)
-
-
-def times_the_data(job: Observed, suspect: Suspect) -> float:
-    """How many times as many bytes as its peers a suspect exchanges in AllToAll; 0 if unknown."""
-    if MoreData.needs.missing(job.window):
-        return 0.0
-    moved, others = _exchanged(job, suspect), job.peers_of(suspect.row, suspect.phase)
-    usual = stats.median(moved[others]) if others.size else 0.0
-    return float(moved[suspect.row]) / usual if usual > 0 else 0.0
 
 
 @once

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
-from stepscope.diagnose.explain.more_data import LEAST, times_the_data
+from stepscope.diagnose.explain.more_data import MoreData
 from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
@@ -185,9 +185,7 @@ def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -
 
 def _has_more_rows(job: Observed, suspect: Suspect) -> bool:
     """Whether its kernels take longer because experts get more tokens there."""
-    if times_the_data(job, suspect) >= LEAST:
-        return True
-    return MoreTokens().explain(job, suspect) is not None
+    return any(one.explain(job, suspect) is not None for one in (MoreData(), MoreTokens()))
 
 
 class SlowTrace:

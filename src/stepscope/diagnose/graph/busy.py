@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.thresholds import AT_ONCE_NS
-from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.breakdown import computing
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline
@@ -142,8 +142,7 @@ def _kernels(window: Window) -> tuple[Table | None, Mask]:
     kernels = window.table("kernels")
     if kernels is None:
         return None, np.zeros(0, np.bool_)
-    names = kernels.strings("kernel")
-    return kernels, names.equals(*filter(is_computing, names.values))
+    return kernels, computing(kernels.strings("kernel"))
 
 
 def _pieces(window: Window) -> tuple[Table | None, Mask]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.diagnose.graph.busy import Lanes, computing_phases
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
-from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.breakdown import computing
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.window import Floats, Ints, Strings, Table, Union, Window, union
 
@@ -50,7 +50,7 @@ def kernel_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
         return None
     kernels, lane = _of(lanes, kernels, wanted)
     names = kernels.strings("kernel")
-    kept = names.equals(*filter(is_computing, names.values))
+    kept = computing(names)
     axis, begin, end = _placed(lanes, kernels, lane)
     return None if axis is None else _covers(axis, names.take(kept), begin[kept], end[kept])
 

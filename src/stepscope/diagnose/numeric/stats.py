@@ -153,6 +153,13 @@ def sorted_peer_median(values: Floats) -> Floats:
     return np.where(np.isfinite(values) & (others > 0), peers, np.nan)
 
 
+def trimmed_mean(values: Floats, trim: float = TRIM) -> float:
+    """Mean of the known values without this part of them at either end; there must be one."""
+    known = np.sort(values[np.isfinite(values)])
+    cut = int(known.size * trim)
+    return float(known[cut : known.size - cut].mean())
+
+
 def block_means(values: Floats, width: int) -> Floats:
     """Trimmed mean of every `width` steps along the last axis; leftover first steps are dropped."""
     count = values.shape[-1] // width

@@ -26,7 +26,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.trace.kernels import is_communication
-from stepscope.window import NULL, Ints, Mask, Table, Union, Window, distinct, union
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
@@ -121,6 +121,11 @@ def _of_kernels(kernels: Table) -> Table:
 def is_computing(name: str) -> bool:
     """Whether a kernel or an outermost operator is compute, by its name."""
     return _kind(name) == _COMPUTES and not name.startswith(_CALLS)
+
+
+def computing(names: Strings) -> Mask:
+    """Which rows of kernels or outermost operators are compute."""
+    return names.equals(*filter(is_computing, names.values))
 
 
 def is_communicating(kernel: str) -> bool:

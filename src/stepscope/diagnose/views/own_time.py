@@ -228,10 +228,10 @@ def _where_recorded(rows: PhaseRows, unnamed: Named) -> Named:
 
 
 def _may_infer_gaps(window: Window, rows: PhaseRows) -> bool:
-    """Whether phases say where ranks waited, while no operator tells of the time between them: one
-    of which only the call is known tells nothing."""
-    told = any(name in window.tables for name in ("kernels", "host_ops"))
-    return not (told or rows.made_up or _ends_known(window)) and _marks_waiting(window, rows)
+    """Whether phases say where ranks waited, while no operator shows the time between them: one of
+    which only the call is known shows nothing."""
+    shown = any(name in window.tables for name in ("kernels", "host_ops"))
+    return not (shown or rows.made_up or _ends_known(window)) and _marks_waiting(window, rows)
 
 
 def _ends_known(window: Window) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.breakdown import is_communicating, is_computing, passes_on
+from stepscope.diagnose.views.breakdown import computing, is_communicating, passes_on
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import PhaseRows, rows_of
@@ -138,8 +138,7 @@ def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
     busy = _busy(steps, comm, _under_way)
     kernels = window.table("kernels")
     if kernels is not None:  # a device that computes meanwhile does not wait
-        names = kernels.strings("kernel")
-        computes = kernels.take(names.equals(*filter(is_computing, names.values)))
+        computes = kernels.take(computing(kernels.strings("kernel")))
         work = union_of_rows(axis, line.rows, computes, _running)
         busy = busy.without(work.without(steps.inside))
     own = uncovered(line, axis, busy)
