@@ -24,3 +24,14 @@ def test_what_is_in_most_steps_is_not_now_and_then(every: int, kept: str) -> Non
     found = [Slowdown("argus-l2", "unknown", "", (3,), suspect=LASTING),
              Slowdown("transient", "unknown", "", (3,), suspect=now_and_then)]  # fmt: skip
     assert [one.method for one in choose(found).kept] == [kept]
+
+
+def test_what_noise_lifts_above_a_limit_in_some_steps_lasts_all_the_same() -> None:
+    """19 of 40 steps are 110 ms longer, and the others 91: as spikes they cost only what they
+    exceed the others by."""
+    spikes = tuple(range(5, 43, 2))
+    spiking = replace(LASTING, spikes=spikes, stop=spikes[-1] + 1,
+                      excess_ns=110 * MS * len(spikes) / (spikes[-1] + 1 - 5))  # fmt: skip
+    found = [Slowdown("argus-l2", "unknown", "", (3,), suspect=LASTING),
+             Slowdown("transient", "unknown", "", (3,), suspect=spiking)]  # fmt: skip
+    assert [one.method for one in choose(found).kept] == ["argus-l2"]

@@ -10,11 +10,13 @@ import pytest
 
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.finding import Evidence, Finding, Slowdown, Verdict
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
 from stepscope.window import Floats, Strings, Window
 
+from .bucket_jobs import bucket_job
 from .jobs import Fault, a_job, put, with_samples
 
 
@@ -87,6 +89,21 @@ def test_a_quota_from_the_first_step_on_costs_what_steps_exceed_the_fastest(
     shown = Evidence("cpu-quota", "", {"throttled": stopped})
     (found,) = with_measured_loss(observed(), [starved(2, 3, steps=(0, 199), supporting=(shown,))])
     assert found.lost_fraction == pytest.approx(costs, abs=0.03)
+
+
+def test_where_no_step_is_without_it_its_fastest_transfers_show_what_it_costs() -> None:
+    """Of three transfers of each step two take 40 ms longer, because a quota stops a host."""
+
+    def job(more_ms: float) -> Window:
+        return bucket_job(lambda step, at: 5 + more_ms * ((step + at) % 3 > 0), (0.0,) * 4)
+
+    stopped, usual = job(40.0), job(0.0)
+    shown = Evidence("cpu-quota", "", {"throttled": 0.8})
+    slow = starved(2, 3, steps=(0, 59), lost_fraction=0.02, supporting=(shown,))
+    (found,) = with_measured_loss(Observed(stopped), [slow])
+    lasted = [stats.median(one.tables["steps"].ints("duration_ns").astype(float))
+              for one in (stopped, usual)]  # fmt: skip
+    assert found.lost_fraction == pytest.approx(0.02 + 1 - lasted[1] / lasted[0], abs=0.05)
 
 
 def test_a_quota_that_shows_in_single_steps_stops_its_host_in_the_others_too() -> None:

@@ -72,10 +72,14 @@ def _replaces(spikes: Slowdown, lasting: Slowdown) -> bool:
 
 
 def _is_now_and_then(one: Slowdown, spikes: Slowdown) -> bool:
-    """Whether a rank that is slow on average is so in less than half of its steps."""
-    lasting = _suspect(one)
-    within = [step for step in _suspect(spikes).spikes if lasting.first <= step < lasting.stop]
-    return bool(lasting.phases) and len(within) < HALF * (lasting.stop - lasting.first)
+    """Whether a rank that is slow on average is so in less than half of its steps, and in the
+    others by less than half as much: of what lasts, noise lifts some steps above a limit."""
+    lasting, often = _suspect(one), _suspect(spikes)
+    within = [step for step in often.spikes if lasting.first <= step < lasting.stop]
+    others = lasting.stop - lasting.first - len(within)
+    spike_ns = often.whole_ns / len(often.spikes)
+    rest_ns = (lasting.whole_ns - len(within) * spike_ns) / max(others, 1)
+    return bool(lasting.phases) and len(within) < others and rest_ns < HALF * spike_ns
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:

@@ -5,7 +5,7 @@ Cost: medians of the step times. Cannot see: culprits that were slow all the tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -32,12 +32,12 @@ def measured_ns(
     """Lower and upper bound on how much longer steps were while the rank was slow, per step.
 
     No model may veto it: an edge may be missing from a graph, or overlap. At least the rise of the
-    median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
-    longer beyond noise, or by more than twice its excess, which has another reason. Where a culprit
-    with a larger excess is slow as well, only the other steps count, if there are some. At most the
-    rise above the fast steps without the culprit; no limit where there are none. Steps in which
-    another one is slow do not count there, unless that one is slow both then and now, or no other
-    steps are left: then the rise is a lower bound only.
+    median, less what other ranks do longer, but not above the rank's own excess; 0 where it was
+    always slow, where steps did not get longer beyond noise, or by more than twice its excess,
+    which has another reason. Where a culprit with a larger excess is slow as well, only the other
+    steps count, if there are some. At most the rise above the fast steps without the culprit; no
+    limit where there are none. Steps in which another one is slow do not count there, unless that
+    one is slow both then and now, or no other steps are left: then the rise is a lower bound only.
 
     Args:
         paused: what each step loses to pauses, which is measured by itself.
@@ -58,7 +58,9 @@ def measured_ns(
         return 0.0, most
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
     slow = alone if alone.size >= LEAST_ALONE else slow
-    rise = stats.median(slow) - stats.median(usual)
+    ranks = [int(job.line.ranks[other.row]) for other in culprits]
+    of_all = others_rise_ns(job, ranks, compared, judged & inside)
+    rise = stats.median(slow) - stats.median(usual) - of_all
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
     taken = one.excess_ns
@@ -81,3 +83,21 @@ def _of_larger(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask
     slowest rank, so what it lasts there shows nothing of the others."""
     larger = [columns[other.columns] for other in culprits if other.excess_ns > one.excess_ns]
     return np.isin(columns, np.concatenate([columns[:0], *larger]))
+
+
+def others_rise_ns(
+    job: Observed, culprits: Collection[int], before: Mask | Ints, after: Mask | Ints
+) -> float:  # fmt: skip
+    """Per step, what the median of the ranks without a verdict does longer: that much is no
+    culprit's. 0 where nobody is left or known.
+
+    Args:
+        culprits: ranks with a verdict.
+        before, after: columns to compare.
+    """
+    others = ~np.isin(job.line.ranks, [*culprits])
+    if not others.any() or not job.own.phases:
+        return 0.0
+    own = job.total[others]
+    rise = stats.row_medians(own[:, after]) - stats.row_medians(own[:, before])
+    return max(stats.median(rise), 0.0)

@@ -20,6 +20,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import Floats, Ints, Mask
 
@@ -109,19 +110,22 @@ class Shrinking:
     """How much of each piece its rank paused."""
     held_up: Mapping[int, Ints]
     """By culprit, the rows that it holds up in unrecorded operators."""
+    peers: Mapping[int, Ints]
+    """By culprit, the rows of its nearest innocent peers."""
 
     @classmethod
     def of(cls, job: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
         """The pieces of some rows of the grid."""
         groups = unrecorded_rows(job)
         held_up = {row: _held_up(groups, len(job.line.ranks), row) for row in culprits}
-        rows = np.concatenate([np.array(culprits, np.int64), *held_up.values()])
+        peers = {row: _innocent(job, row, culprits) for row in culprits}
+        rows = np.concatenate([np.array(culprits, np.int64), *held_up.values(), *peers.values()])
         pieces = Pieces.of(job.window, graph, rows)
         pauses = pause_covers(job.window, graph.lanes)
         paused = np.zeros(pieces.lane.size)
         if pauses is not None:
             paused = pauses.within(pieces.lane, pieces.begin_ns, pieces.end_ns)[GC]
-        return cls(job, pieces, paused, held_up)
+        return cls(job, pieces, paused, held_up, peers)
 
     def saved(self, savings: Savings) -> tuple[Ints, Ints]:
         """The time saved in each row of the graph, and in each lane at its end."""
@@ -129,9 +133,11 @@ class Shrinking:
         amount = np.zeros(pieces.lane.size)
         for (who, phase), part in self._parts(savings).items():
             own = pieces.row == who
-            evenly = self._in(phase)[own] * part[pieces.at[own]]
-            slow = phase == NO_PHASE and (who, phase) in savings
-            amount[own] += self._where_longer(who, own, evenly) if slow else evenly
+            spread = self._in(phase)[own] * part[pieces.at[own]]
+            saved = savings.get((who, phase))
+            if saved is not None and phase != PAUSES:
+                spread = self._where_longer(who, phase, own, spread, saved)
+            amount[own] += spread
         graph, count = pieces.graph, pieces.rows.size
         rows = np.zeros(graph.op.size, np.int64)
         ends = np.zeros(len(graph.lanes), np.int64)
@@ -139,22 +145,25 @@ class Shrinking:
         ends[pieces.lanes] = np.rint(amount[count:])
         return rows, ends
 
-    def _where_longer(self, who: int, own: Mask, evenly: Floats) -> Floats:
-        """The same savings in the pieces in which the rank takes longer than its peers.
-
-        Time in no phase is of many kinds: what waits for data at the start of a step does nothing
-        else at its end.
+    def _where_longer(
+        self, who: int, phase: str, own: Mask, evenly: Floats, saved: Floats
+    ) -> Floats:
+        """The same savings where the rank falls behind its peers in a phase: a slow layer is in one
+        part of it, and what waits for data at the start of a step does nothing else at its end.
+        Evenly where its pieces are not those of its peers, or show less than half of it.
         """
-        peers = self.job.nearest_peers(who, None, FEW_PEERS)
-        if not peers.size:
-            return evenly
-        others = Pieces.of(self.job.window, self.pieces.graph, peers)
-        beyond, at = self.pieces.unnamed_beyond(others)[own], self.pieces.at[own]
-        columns = self.pieces.graph.lanes.columns.size
-        wanted, found = stats.sums(at, evenly, columns), stats.sums(at, beyond, columns)
-        scale = np.where(found > 0, wanted / np.maximum(found, 1.0), 0.0)[at]
-        placed = np.minimum(beyond * scale, self.pieces.unnamed_ns[own])
-        return np.where((wanted > 0)[at] & (found > 0)[at], placed, evenly)
+        pieces, columns = self.pieces, self.pieces.graph.lanes.columns
+        behind = pieces.beyond(pieces.until(self._in(phase)), own, self.peers[who])
+        at, wanted = pieces.at[own], saved[columns]
+        whole = np.zeros(columns.size)
+        last = np.flatnonzero(own) >= pieces.rows.size
+        whole[at[last]] = behind[last]
+        known = np.bincount(at, ~np.isfinite(behind), columns.size) == 0
+        known &= (wanted > 0) & (whole > HALF * wanted)
+        placed = np.zeros(pieces.lane.size)
+        scale = wanted / np.where(known, whole, 1.0)
+        placed[own] = np.nan_to_num(behind) * scale[at]
+        return np.where(known[at], pieces.since_gate(placed)[own], evenly)
 
     def _in(self, phase: str) -> Floats:
         """How much of each piece a phase takes."""
@@ -203,6 +212,12 @@ class Shrinking:
 def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
     guilty = np.arange(rows) == row
     return np.flatnonzero(coupled(groups, guilty) & ~guilty)
+
+
+def _innocent(job: Observed, row: int, culprits: Sequence[int]) -> Ints:
+    """The nearest peers of a culprit that are none."""
+    peers = job.nearest_peers(row, None, FEW_PEERS + len(culprits))
+    return peers[~np.isin(peers, culprits)][:FEW_PEERS]
 
 
 def _divided(part: Floats, whole: Floats) -> Floats:

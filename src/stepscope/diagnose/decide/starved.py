@@ -5,7 +5,8 @@ have others beside them, before or after, the difference is what it costs, witho
 other hosts do longer as well. No model may veto that.
 A quota that was there from the first step on leaves none; but it stops its host in some periods of
 100 ms and not in others, so the fastest steps are those that it hardly stopped, and the others cost
-what they take longer, though not more than the time in which the host was stopped. So do those of a
+what they take longer. Where steps are longer than such periods, the fastest transfers of its host
+show it instead. Neither costs more than the time in which the host was stopped. So do those of a
 host that seems slow in single steps only, and was stopped in the others, too.
 """
 
@@ -16,17 +17,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.decide.measured_rise import others_rise_ns
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
+from stepscope.diagnose.network.delay import healed_ns
+from stepscope.diagnose.network.transfers import transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import THROTTLED
-from stepscope.window import Ints, Mask
+from stepscope.window import Mask
 
 LEAST_STEPS = 5
 """Steps on either side that a difference needs. Our simulator."""
 FASTEST = 0.1
-"""The quantile of steps that a quota hardly stopped, as those of nearly equal lengths in
-`imbalance`. Our choice."""
+"""The quantile of steps, or of transfers, that a quota hardly stopped, as those of nearly equal
+lengths in `imbalance`. Our choice."""
 STARVED: tuple[Cause, ...] = ("host", "contention")
 
 
@@ -73,6 +77,9 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     than = "the others"
     if elsewhere.size < LEAST_STEPS:
         loss = 1.0 - float(np.quantile(here, FASTEST)) / max(float(here.mean()), 1.0)
+        if _stopped(one) >= THROTTLED:
+            held_up = _held_up_ns(job, one.ranks, inside) / max(float(here.mean()), 1.0)
+            loss = max(loss, (one.lost_fraction or 0.0) + held_up)
         loss, than = min(loss, _stopped(one)), "the fastest of them"
     if loss <= (one.lost_fraction or 0.0):
         return one
@@ -81,26 +88,27 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     return replace(one, lost_fraction=loss, decisions=(*one.decisions, decision))
 
 
+def _held_up_ns(job: Observed, ranks: Collection[int], inside: Mask) -> float:
+    """By how much shorter steps would be, if all transfers of some ranks were as fast as their
+    fastest ones; 0 where that is not known."""
+    moved = transfers(job)
+    if moved is None:
+        return 0.0
+    level = moved.levels(inside, FASTEST)
+    fastest = np.full((len(moved.places), int(moved.kind.max(initial=0)) + 1), np.inf)
+    fastest[level.place, level.kind] = level.took_ns
+    theirs = np.array([not {*one.members}.isdisjoint(ranks) for one in moved.places], np.bool_)
+    beyond = np.maximum(moved.took_ns - fastest[moved.place, moved.kind], 0.0)
+    shape = len(moved.places), inside.size
+    cell = moved.place * inside.size + moved.column
+    took, longer = (stats.sums(cell, ns, shape[0] * shape[1]).reshape(shape)
+                    for ns in (moved.took_ns, beyond))  # fmt: skip
+    shorter = np.where(theirs[:, None] & inside, longer / np.maximum(took, 1.0), 0.0)
+    return healed_ns(job, moved.places, shorter) or 0.0
+
+
 def _stopped(one: Finding) -> float:
     """The share of the time for which a quota stopped its ranks, as far as that was measured."""
     measured = one.supporting if isinstance(one, Slowdown) else ()
     known = [each.values.get("throttled") for each in measured]
     return max((share for share in known if isinstance(share, float)), default=0.0)
-
-
-def others_rise_ns(
-    job: Observed, culprits: Collection[int], before: Mask | Ints, after: Mask | Ints
-) -> float:  # fmt: skip
-    """Per step, what the median of the ranks without a verdict does longer: that much is no
-    culprit's. 0 where nobody is left or known.
-
-    Args:
-        culprits: ranks with a verdict.
-        before, after: columns to compare.
-    """
-    others = ~np.isin(job.line.ranks, [*culprits])
-    if not others.any() or not job.own.phases:
-        return 0.0
-    own = job.total[others]
-    rise = stats.row_medians(own[:, after]) - stats.row_medians(own[:, before])
-    return max(stats.median(rise), 0.0)

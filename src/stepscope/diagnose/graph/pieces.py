@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.graph.covers import phase_covers
-from stepscope.diagnose.graph.step_graph import StepGraph
+from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
 from stepscope.diagnose.numeric import stats
-from stepscope.window import NULL, Floats, Ints, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Window
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,37 @@ class Pieces:
         place[order] = np.arange(lane.size) - np.repeat(new, counts)
         return place
 
-    def unnamed_beyond(self, peers: Pieces) -> Floats:
-        """How much longer each piece is in no phase than the same piece of its peers, in ns; 0
-        where they have no such piece."""
-        long = int(max(self.place.max(initial=0), peers.place.max(initial=0))) + 1
-        columns = self.graph.lanes.columns.size
-        others = np.unique(peers.row)
-        grid = np.full((others.size, columns * long), np.nan)
-        grid[np.searchsorted(others, peers.row), peers.at * long + peers.place] = peers.unnamed_ns
-        usual = stats.column_median(grid)[self.at * long + self.place]
-        return np.asarray(np.maximum(np.nan_to_num(self.unnamed_ns - usual), 0.0))
+    def until(self, spent: Floats) -> Floats:
+        """What each lane has spent by the end of each piece, given what was spent in each: a piece
+        begins where that of its gate ended, or its lane, so pieces beside a transfer overlap."""
+        done, gate = spent.astype(np.float64), self.gate.copy()
+        while (gate != BEGIN).any():
+            follows = gate != BEGIN
+            done[follows] += done[gate[follows]]
+            gate[follows] = gate[gate[follows]]
+        return done
+
+    def since_gate(self, until: Floats) -> Floats:
+        """Of what a lane has by the end of each piece, what came since its gate."""
+        return np.asarray(until - np.where(self.gate == BEGIN, 0.0, until[self.gate]))
+
+    @cached_property
+    def gate(self) -> Ints:
+        """The piece that each one follows; `BEGIN` for those from the start of a lane."""
+        piece = np.full(self.graph.op.size + 1, BEGIN)
+        piece[self.rows] = np.arange(self.rows.size)
+        return piece[np.concatenate((self.graph.before[self.rows], self.graph.last[self.lanes]))]
+
+    def beyond(self, until: Floats, own: Mask, peers: Ints) -> Floats:
+        """How much more some lanes have spent by the end of each of their pieces than their peers
+        by the end of theirs, which are rows of the grid; NaN where they have no such piece."""
+        others: Mask = np.isin(self.row, peers)
+        long = int(self.place[own | others].max(initial=0)) + 1
+        grid = np.full((peers.size, self.graph.lanes.columns.size * long), np.nan)
+        which = np.searchsorted(np.sort(peers), self.row[others])
+        grid[which, self.at[others] * long + self.place[others]] = until[others]
+        usual = stats.column_median(grid)[self.at[own] * long + self.place[own]]
+        return np.asarray(until[own] - usual)
 
 
 def _lanes(graph: StepGraph, rows: Ints) -> Ints:

@@ -68,7 +68,7 @@ class Transfers:
         kept = (self.between & np.array(wanted, np.bool_))[self.place]
         return stats.sums(self.column[kept], self.took_ns[kept], columns)
 
-    def levels(self, columns: Mask) -> Levels:
+    def levels(self, columns: Mask, quantile: float = LEVEL) -> Levels:
         """The usual time of each place and kind of operator in some columns."""
         chosen = np.flatnonzero(columns[self.column])
         width = int(self.kind.max(initial=0)) + 1
@@ -76,7 +76,7 @@ class Transfers:
         order = np.lexsort((self.took_ns[chosen], key))
         begins = np.flatnonzero(np.diff(key[order], prepend=-1))
         count = np.diff(np.append(begins, order.size))
-        level = self.took_ns[chosen][order][begins + (LEVEL * count).astype(np.int64)]
+        level = self.took_ns[chosen][order][begins + (quantile * count).astype(np.int64)]
         enough = count >= LEAST
         keys = key[order][begins][enough]
         return Levels(keys // width, keys % width, level[enough],
