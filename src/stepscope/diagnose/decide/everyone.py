@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.decide.measured_rise import others_rise_ns
-from stepscope.diagnose.decide.same_loss import hides_waits, is_within
+from stepscope.diagnose.decide.same_loss import is_within
 from stepscope.diagnose.decide.starved import STARVED
+from stepscope.diagnose.decide.waits_known import hides_waits
 from stepscope.diagnose.finding import (
     Decision,
     Finding,

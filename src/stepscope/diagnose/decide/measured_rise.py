@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from stepscope.diagnose.account.model import unknown_excess_ns
+from stepscope.diagnose.decide.waits_known import hides_waits
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -59,7 +60,8 @@ def measured_ns(
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
     slow = alone if alone.size >= LEAST_ALONE else slow
     ranks = [int(job.line.ranks[other.row]) for other in culprits]
-    of_all = others_rise_ns(job, ranks, compared, judged & inside)
+    own_known = not hides_waits(job)
+    of_all = others_rise_ns(job, ranks, compared, judged & inside) if own_known else 0.0
     rise = stats.median(slow) - stats.median(usual) - of_all
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip

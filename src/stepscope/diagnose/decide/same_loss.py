@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.waits_known import hides_waits
 from stepscope.diagnose.detect.step_time import BLOCK
 from stepscope.diagnose.finding import (
     Cause,
@@ -121,11 +122,6 @@ def waits_since(job: Observed, link: SlowLink, other: Finding) -> bool:
         return _begins_with(job, link, other)
     less = _whole(other) < EXPLAINS * _whole(link)
     return less and hides_waits(job) and _begins_with(job, link, other)
-
-
-def hides_waits(job: Observed) -> bool:
-    """Whether nobody recorded operators, or said which phases contain waiting."""
-    return bool(job.own.phases) and not job.own.marked and "comm_ops" not in job.window.tables
 
 
 def _begins_with(job: Observed, one: Finding, other: Finding) -> bool:

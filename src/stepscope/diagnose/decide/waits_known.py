@@ -67,3 +67,8 @@ def exchanging(job: Observed) -> list[Ints]:
     parts = linked(rank, peer) if len(sent) else []
     rows = (job.line.rows(np.array(part)) for part in parts)
     return [each[each >= 0] for each in rows]
+
+
+def hides_waits(job: Observed) -> bool:
+    """Whether nobody recorded operators, or said which phases contain waiting."""
+    return bool(job.own.phases) and not job.own.marked and "comm_ops" not in job.window.tables
