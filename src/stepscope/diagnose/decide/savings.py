@@ -133,11 +133,9 @@ class Shrinking:
         amount = np.zeros(pieces.lane.size)
         for (who, phase), part in self._parts(savings).items():
             own = pieces.row == who
-            spread = self._in(phase)[own] * part[pieces.at[own]]
-            saved = savings.get((who, phase))
-            if saved is not None and phase != PAUSES:
-                spread = self._where_longer(who, phase, own, spread, saved)
-            amount[own] += spread
+            slow = (who, phase) in savings and phase != PAUSES
+            place = self._where_longer if slow else self._evenly
+            amount[own] += place(who, phase, part)
         graph, count = pieces.graph, pieces.rows.size
         rows = np.zeros(graph.op.size, np.int64)
         ends = np.zeros(len(graph.lanes), np.int64)
@@ -145,25 +143,27 @@ class Shrinking:
         ends[pieces.lanes] = np.rint(amount[count:])
         return rows, ends
 
-    def _where_longer(
-        self, who: int, phase: str, own: Mask, evenly: Floats, saved: Floats
-    ) -> Floats:
-        """The same savings where the rank falls behind its peers in a phase: a slow layer is in one
-        part of it, and what waits for data at the start of a step does nothing else at its end.
-        Evenly where its pieces are not those of its peers, or show less than half of it.
+    def _evenly(self, who: int, phase: str, part: Floats) -> Floats:
+        """That part of what each of the rank's pieces takes of a phase."""
+        own = self.pieces.row == who
+        return np.asarray(self._in(phase)[own] * part[self.pieces.at[own]])
+
+    def _where_longer(self, who: int, phase: str, part: Floats) -> Floats:
+        """As much in each step, but where the rank falls behind its peers in a phase: a slow layer
+        is in one part of it, and what waits for data at the start of a step does nothing else at
+        its end. Evenly where its pieces are not those of its peers, or show less than half of it.
         """
-        pieces, columns = self.pieces, self.pieces.graph.lanes.columns
-        behind = pieces.beyond(pieces.until(self._in(phase)), own, self.peers[who])
-        at, wanted = pieces.at[own], saved[columns]
-        whole = np.zeros(columns.size)
+        pieces, steps = self.pieces, self.pieces.graph.lanes.columns.size
+        own, until = pieces.row == who, pieces.until(self._in(phase))
+        at, behind = pieces.at[own], pieces.beyond(until, own, self.peers[who])
         last = np.flatnonzero(own) >= pieces.rows.size
-        whole[at[last]] = behind[last]
-        known = np.bincount(at, ~np.isfinite(behind), columns.size) == 0
+        wanted, whole = np.zeros(steps), np.zeros(steps)
+        wanted[at[last]], whole[at[last]] = part[at[last]] * until[own][last], behind[last]
+        known = np.bincount(at, ~np.isfinite(behind), steps) == 0
         known &= (wanted > 0) & (whole > HALF * wanted)
         placed = np.zeros(pieces.lane.size)
-        scale = wanted / np.where(known, whole, 1.0)
-        placed[own] = np.nan_to_num(behind) * scale[at]
-        return np.where(known[at], pieces.since_gate(placed)[own], evenly)
+        placed[own] = np.nan_to_num(behind) * (wanted / np.where(known, whole, 1.0))[at]
+        return np.where(known[at], pieces.since_gate(placed)[own], self._evenly(who, phase, part))
 
     def _in(self, phase: str) -> Floats:
         """How much of each piece a phase takes."""
