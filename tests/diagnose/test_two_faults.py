@@ -62,3 +62,14 @@ def test_two_ranks_that_are_slow_one_after_the_other_are_both_named() -> None:
     faults = [Fault((2,), None, 31, 57, times=1.25), Fault((0,), None, 60, times=1.25)]
     found = diagnose(a_job(steps=120, noise=0.01, faults=faults, stacks=False)).verdicts
     assert {verdict.ranks for verdict in found} == {(0,), (2,)}
+
+
+@pytest.mark.parametrize("times", [1.3, 1.6])
+def test_a_rank_was_slow_before_all_ranks_became_slow_for_good(times: float) -> None:
+    """What it cost is the rise above the steps before it: those after it are longer yet."""
+    one = Fault((2,), "backward-compute", 16, 80, times=times)
+    later = Fault(ALL, "forward-compute", 80, ms=60)
+    found = diagnose(a_job(steps=120, faults=[one, later], stacks=False)).verdicts
+    assert {verdict.ranks: verdict.cause for verdict in found} == {(2,): "compute", (): "code"}
+    slow = next(verdict for verdict in found if verdict.ranks)
+    assert slow.lost_fraction == pytest.approx(1 - 86 / (86 + 50 * (times - 1)), abs=0.04)

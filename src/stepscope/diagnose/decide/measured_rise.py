@@ -36,9 +36,10 @@ def measured_ns(
     median, less what other ranks do longer, but not above the rank's own excess; 0 where it was
     always slow, where steps did not get longer beyond noise, or by more than twice its excess,
     which has another reason. Where a culprit with a larger excess is slow as well, only the other
-    steps count, if there are some. At most the rise above the fast steps without the culprit; no
-    limit where there are none. Steps in which another one is slow do not count there, unless that
-    one is slow both then and now, or no other steps are left: then the rise is a lower bound only.
+    steps count, if there are some. At most the rise above the fast steps without the culprit,
+    before or after it; no limit where there are none. Steps in which another one is slow do not
+    count there, unless that one is slow both then and now, or no other steps are left: then the
+    rise is a lower bound only.
 
     Args:
         paused: what each step loses to pauses, which is measured by itself.
@@ -54,7 +55,8 @@ def measured_ns(
     parts = judged & inside, compared, judged & inside & ~_of_larger(one, culprits, columns)
     slow, usual, alone = (period[part] + paused[part].mean() if part.any() else period[part]
                           for part in parts)  # fmt: skip
-    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0) if is_apart else np.inf
+    fast = _fast_ns(period + paused[compared].mean(), compared, one) if is_apart else -np.inf
+    most = max(float(slow.mean()) - fast, 0.0)
     if min(slow.size, usual.size) < LEAST_EITHER:
         return 0.0, most
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
@@ -70,6 +72,15 @@ def measured_ns(
         taken = max(taken, unknown_excess_ns(job, one, stats.median(usual)))
     explains = rise > BEYOND * error and taken >= HALF * rise
     return part * float(min(rise, taken)) if explains else 0.0, most
+
+
+def _fast_ns(period: Floats, usual: Mask, one: Suspect) -> float:
+    """The fast level of the steps without a culprit: of those before it or after it, for another
+    fault may be in either."""
+    columns = np.arange(usual.size)
+    sides = [period[usual & part] for part in (columns < one.first, columns >= one.stop)]
+    sides = [side for side in sides if side.size >= LEAST_ALONE] or [period[usual]]
+    return min(float(np.quantile(side, FAST)) for side in sides)
 
 
 def _of_others(one: Suspect, culprits: Sequence[Suspect], columns: Ints) -> Mask:
