@@ -16,6 +16,8 @@ from .test_hang import SECOND, the_hang
 AGAIN = (0, 0, 0, 2, 0, 2, 0, 0, 3, 0)
 """Segments sent again, in each second after the hang."""
 MORE = tuple(3 * count for count in AGAIN)
+EIGHT, NEARLY_TWELVE = (0, 0, 0, 2, 0, 2, 0, 0, 4, 0), (0, 0, 0, 3, 0, 3, 0, 0, 5.9999999, 0)
+"""Rates of samples are not exact."""
 LATE = (3, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 """What had been lost before it."""
 ARRIVES = (900, 0, 0, 120, 0, 120, 0, 0, 180, 0)
@@ -24,8 +26,8 @@ NOISE = (900, 0, 7, 0, 0, 0, 0, 7, 0, 0)
 
 def a_job(
     hosts: int,
-    repeated: Mapping[int, tuple[int, ...]],
-    received: Mapping[int, tuple[int, ...]] | None = None,
+    repeated: Mapping[int, tuple[float, ...]],
+    received: Mapping[int, tuple[float, ...]] | None = None,
     op: str = "AllReduce",
     ahead: bool = False,
 ) -> Window:
@@ -70,6 +72,12 @@ def a_job(
         ),
         pytest.param(a_job(3, {0: AGAIN, 1: MORE, 2: AGAIN}), 1, id="and to both"),
         pytest.param(a_job(4, {0: AGAIN, 2: AGAIN, 3: AGAIN}), 3, id="and to one of its two"),
+        pytest.param(
+            a_job(4, {0: AGAIN, 1: AGAIN, 2: AGAIN, 3: AGAIN}, {3: ARRIVES}, op="AllToAll"),
+            3,
+            id="all send again, and it receives",
+        ),
+        pytest.param(a_job(3, {0: EIGHT, 1: NEARLY_TWELVE, 2: EIGHT}), 1, id="half as many more"),
         pytest.param(a_job(2, {0: AGAIN, 1: AGAIN}, {0: NOISE, 1: ARRIVES}), 1, id="of two"),
         pytest.param(a_job(3, {0: AGAIN, 2: AGAIN}, ahead=True), 1, id="while one is ahead"),
     ],

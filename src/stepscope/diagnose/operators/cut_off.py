@@ -115,10 +115,10 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
         samples = _after(window, RETRANSMITTED, host, since_ns)
         if samples is None:
             return None
-        repeated[host] = samples.total if samples.positive >= TIMES else 0.0
+        repeated[host] = samples.total if samples.positive >= TIMES else 0
     possible = [host for host, near in neighbours.items() if _explains(host, near, repeated)]
     if len(possible) > 1:
-        possible = [host for host in possible if _to_nobody_or_to_each(host, repeated)]
+        possible = [one for one in possible if _to_nobody_or_to_each(one, repeated)] or possible
     if len(neighbours) == 2 and any(repeated.values()):
         possible = list(neighbours)
     if len(possible) > 1:
@@ -126,13 +126,13 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
     return possible[0] if len(possible) == 1 else None
 
 
-def _explains(host: str, near: set[str], repeated: Mapping[str, float]) -> bool:
+def _explains(host: str, near: set[str], repeated: Mapping[str, int]) -> bool:
     """Whether a network cut at this host explains who retransmits: all its neighbours, and nobody
     else but itself."""
     return near == {one for one, count in repeated.items() if count > 0 and one != host}
 
 
-def _to_nobody_or_to_each(host: str, repeated: Mapping[str, float]) -> bool:
+def _to_nobody_or_to_each(host: str, repeated: Mapping[str, int]) -> bool:
     """Of several hosts with these neighbours: whether it retransmits to all of them, or not at
     all."""
     most = max(count for one, count in repeated.items() if one != host)
@@ -162,7 +162,8 @@ class _Samples:
 
     positive: int
     """How many are above zero."""
-    total: float
+    total: int
+    """Of segments or bytes."""
 
 
 def _after(window: Window, metric: str, host: str, since_ns: int) -> _Samples | None:
@@ -176,7 +177,7 @@ def _after(window: Window, metric: str, host: str, since_ns: int) -> _Samples | 
         return None
     late = times[:-1] >= since_ns + SETTLED_NS
     rates, seconds = rates[1:][late], np.diff(times)[late] / 1e9
-    return _Samples(int((rates > 0).sum()), float((rates * seconds).sum()))
+    return _Samples(int((rates > 0).sum()), round(float((rates * seconds).sum())))
 
 
 def _in_order(own: Table) -> tuple[Ints, Floats]:
