@@ -319,6 +319,13 @@ def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
         assert (verdict.cause, verdict.ranks) == ("code", ())
 
 
+def test_waiting_for_a_device_that_is_recorded_nowhere_else_is_no_code_to_blame() -> None:
+    """Steps and stacks alone: the host launches work and waits in `item` until it is done."""
+    waits = "item (metrics.py:31);synchronize (/usr/lib/python3/torch/cuda/__init__.py:1085)"
+    job = a_job(noise=0.02, faults=logging_norms(200.0))
+    assert verdicts(with_paths(job, function=waits)) == ()
+
+
 @given(st.lists(st.booleans(), max_size=40), st.floats(0, 60))
 def test_steps_near_a_long_one_are_left_out_in_jobs_of_any_length(
     long: list[bool], steps: float

@@ -68,8 +68,7 @@ def idle_of_devices(job: Observed) -> Floats | None:
     kernels = job.window.table("kernels")
     if kernels is not None:
         return _beside(job, kernels, lambda rows: np.ones(len(rows), np.bool_))
-    gpus = any(host.gpus for host in job.window.job.hosts)
-    if gpus or job.window.table("kernel_summaries") is not None:
+    if job.has_devices:
         return _between_phases(job)
     return np.full(job.line.shape, np.inf)
 

@@ -25,6 +25,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import (
+    DEVICES,
     LOADER,
     MODULES,
     TRAINING,
@@ -323,6 +324,11 @@ class Samples:
     def shows_modules(self) -> bool:
         """Whether stacks show the framework's modules, so that other code is the user's own."""
         return any(MODULES in name for name in self.functions)
+
+    @cached_property
+    def shows_devices(self) -> bool:
+        """Whether stacks show that hosts wait for devices."""
+        return any(DEVICES in name and waits(name) for name in self.functions)
 
     @cached_property
     def beside_training(self) -> Mask:
