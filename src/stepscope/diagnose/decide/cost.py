@@ -396,7 +396,7 @@ def _of_busiest(job: Observed, savings: Savings) -> Floats:
     healed = total.copy()
     for (row, _), saved in savings.items():
         healed[row] -= saved
-    if KERNELS in job.own.phases and (model := Model.of(job)).staged and model.microbatches > 1:
+    if KERNELS in job.own.phases and (model := Model.of(job)).staged:
         return model.step_ns(total) - model.step_ns(np.maximum(healed, 0.0))
     return np.asarray(total.max(axis=0) - np.maximum(healed, 0.0).max(axis=0))
 
