@@ -349,6 +349,18 @@ def test_when_devices_idle_is_worked_out_once_for_all_methods() -> None:
     assert waste.idle_of_devices(job) is waste.idle_of_devices(job)
 
 
+def test_a_device_of_which_nothing_was_recorded_for_a_whole_step_is_not_idle() -> None:
+    """A profiler records the kernels of every fourth step."""
+    job = a_job(steps=20)
+    phases = job.tables["phases"]
+    names = Strings.of([str(one) for one in phases.strings("phase").values])
+    kernels = phases.with_column("kernel", Strings(phases.strings("phase").codes, names.values))
+    some = kernels.take(phases.ints("step") % 4 == 0)
+    idle = waste.idle_of_devices(Observed(put(job, kernels=some)))
+    assert idle is not None
+    assert np.isfinite(idle).all(axis=0).tolist() == [step % 4 == 0 for step in range(20)]
+
+
 @pytest.mark.parametrize("rows", [1, 3, 10**6])
 def test_a_few_ranks_at_a_time_idle_as_all_at_once(
     rows: int, monkeypatch: pytest.MonkeyPatch

@@ -240,7 +240,9 @@ def _lost_by_spikes(
         lost_ns = max(min(lost_ns, share * limit_ns), least_ns, share * device_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     lost_ns = min(lost_ns, _beyond_others_ns(healing, one, culprits))
-    return _share_of(job, lost_ns, among_spikes(job, one))
+    among = np.arange(len(job.line.steps))[among_spikes(job, one)]
+    seen = among[np.isfinite(job.total[one.row, among])]  # of a sample of the steps, only these
+    return _share_of(job, lost_ns, seen if seen.size else among)
 
 
 def _beyond_others_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
