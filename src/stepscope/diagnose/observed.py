@@ -71,7 +71,7 @@ class Observed:
         gpus = any(host.gpus for host in self.window.job.hosts)
         if gpus or any(table is not None for table in kernels):
             return True
-        return self.samples is not None and self.samples.shows_devices
+        return self.samples is not None and bool(self.samples.awaits_device.any())
 
     @cached_property
     def line(self) -> Timeline:

@@ -326,9 +326,9 @@ class Samples:
         return any(MODULES in name for name in self.functions)
 
     @cached_property
-    def shows_devices(self) -> bool:
-        """Whether stacks show that hosts wait for devices."""
-        return any(DEVICES in name and waits(name) for name in self.functions)
+    def awaits_device(self) -> Mask:
+        """Stacks in which a host waits for its device, which works meanwhile."""
+        return self._which(lambda name: DEVICES in name and waits(name))[self._innermost]
 
     @cached_property
     def beside_training(self) -> Mask:
