@@ -328,7 +328,8 @@ class Samples:
     @cached_property
     def awaits_device(self) -> Mask:
         """Stacks in which a host waits for its device, which works meanwhile."""
-        return self._which(lambda name: DEVICES in name and waits(name))[self._innermost]
+        devices = self._which(lambda name: DEVICES in name and waits(name))
+        return np.asarray(devices[self._innermost])
 
     @cached_property
     def beside_training(self) -> Mask:
