@@ -106,6 +106,15 @@ def test_impossible_times_on_one_host_mean_a_clock_per_rank() -> None:
     assert clocks[3].offset_ns == 300 * MS
 
 
+def test_ranks_of_a_host_that_leave_apart_by_a_constant_have_clocks_of_their_own() -> None:
+    """Beside long waits for a slow rank nothing that a clock 30 ms ahead says is impossible."""
+    slow = Fault((3,), "forward-compute", 0, ms=400.0)
+    job = shifted(two_hosts(a_job(steps=40, faults=[slow])), (1, 3), 30 * MS)
+    _, clocks, _ = align(job)
+    ahead = [(clock.rank, clock.offset_ns) for clock in clocks]
+    assert ahead == [(0, 0), (1, 30 * MS), (2, 0), (3, 30 * MS)]
+
+
 def test_a_late_rank_is_not_mistaken_for_a_late_clock() -> None:
     """A culprit's operators start late and end with everyone's: only ends align clocks."""
     fault = Fault((3,), "forward-compute", 0, ms=60)

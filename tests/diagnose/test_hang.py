@@ -153,6 +153,24 @@ def test_a_job_with_long_pauses_before_gets_a_longer_timeout() -> None:
     assert the_hang(find_hang(until(job, missed + 15 * SECOND))).ranks == (CULPRIT,)
 
 
+def test_a_job_that_was_started_again_gets_no_longer_timeout() -> None:
+    """It was down for a quarter of an hour, and no rank waited in an operator meanwhile."""
+    job = without(a_stuck_job(seconds=30, cores=0.0), "hardware", "stacks", "pauses")
+    down_ns = 900 * SECOND
+
+    def later(table: Table) -> Table:
+        for name in ("start_ns", "enqueue_ns", "end_ns"):
+            if table.has(name):
+                times = table.ints(name)
+                moved = (table.ints("step") >= 30) & (times != NULL)
+                table = table.with_column(name, np.where(moved, times + down_ns, times))
+        return table
+
+    data = {**vars(job.job), "observed_until_ns": missed_ns(job) + down_ns + 30 * SECOND}
+    again = Window(Job(**data), {name: later(one) for name, one in job.tables.items()})
+    assert the_hang(find_hang(again)).ranks == (CULPRIT,)
+
+
 def test_a_hang_that_resolved_itself_is_none() -> None:
     long = Fault((CULPRIT,), "forward-compute", STUCK_AT, STUCK_AT + 1, ms=40_000)
     job = a_job(steps=STUCK_AT + 20, faults=[long])

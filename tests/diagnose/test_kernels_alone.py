@@ -207,6 +207,16 @@ def test_a_slow_device_in_a_pipeline_costs_less_than_it_takes_longer() -> None:
     assert 0.5 * excess < (verdict.lost_fraction or 0.0) < excess
 
 
+def test_stages_that_take_turns_on_one_microbatch_add_up() -> None:
+    """The slow device is in the shorter stage: the busiest rank of the job is another one."""
+    times = drawn(16, 40)
+    times[MATMUL][1::2] *= 1.4
+    times[MATMUL][4] *= 1.3
+    verdict = the_verdict(diagnose(pipelines(times, microbatches=1)))
+    assert (verdict.cause, verdict.ranks) == ("compute", (4,))
+    assert (verdict.lost_fraction or 0.0) > 0.05
+
+
 @pytest.mark.parametrize(
     ("slow", "cause"), [((MATMUL,), "load_imbalance"), ((MATMUL, ATTENTION), "compute")]
 )

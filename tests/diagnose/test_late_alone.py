@@ -105,6 +105,14 @@ def test_lateness_adds_up_in_the_operators_of_a_group_and_shows_its_member() -> 
     assert found(window).ranks == (5,)
 
 
+def test_ranks_of_a_host_that_hold_up_their_group_in_turns_are_the_host() -> None:
+    pairs = tuple(ProcessGroup(f"tp-{at}", "tp", host.ranks) for at, host in enumerate(HOSTS))
+    turns = late(2, ms=9, every=2) + late(3, ms=9, first=1, every=2)
+    verdict = found(played(turns, groups=pairs))
+    assert (verdict.ranks, verdict.cause) == ((2, 3), "host")
+    assert verdict.confidence >= 0.5
+
+
 def test_who_saves_for_all_on_a_schedule_is_left_alone_until_it_costs_a_tenth() -> None:
     assert not diagnose(played(late(0, ms=75.0, first=9, every=10))).verdicts
     costly = found(played(late(0, ms=200.0, first=9, every=10)))

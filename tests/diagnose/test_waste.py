@@ -17,7 +17,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.unnamed import covered
 from stepscope.trace import DATA_LOAD, Host
-from stepscope.window import Floats, Strings, Window
+from stepscope.window import Floats, Strings, Table, Window
 
 from .jobs import LOOP, Fault, a_job, put, with_samples
 
@@ -42,6 +42,10 @@ def with_paths(window: Window, modules: str = MODULE, function: str = NORMS) -> 
     renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP}{called}")
                for value in frames.values]  # fmt: skip
     return put(window, stacks=stacks.with_column("frames", Strings(frames.codes, tuple(renamed))))
+
+
+def as_kernels(phases: Table) -> Table:
+    return phases.with_column("kernel", phases.strings("phase"))
 
 
 def verdicts(window: Window) -> tuple[Verdict, ...]:
@@ -319,6 +323,16 @@ def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
         assert (verdict.cause, verdict.ranks) == ("code", ())
 
 
+def test_waiting_for_a_device_that_is_recorded_nowhere_else_is_no_code_to_blame() -> None:
+    """Steps and stacks alone: the host launches work and waits in `item` until it is done."""
+    waits = "item (metrics.py:31);synchronize (/usr/lib/python3/torch/cuda/__init__.py:1085)"
+    job = with_paths(a_job(noise=0.02, faults=logging_norms(200.0)), function=waits)
+    assert verdicts(job) == ()
+    kernels = as_kernels(job.tables["phases"])
+    kernels = kernels.take(~kernels.strings("kernel").equals("optimizer"))
+    assert all(one.cause != "code" for one in verdicts(put(job, kernels=kernels)))
+
+
 @given(st.lists(st.booleans(), max_size=40), st.floats(0, 60))
 def test_steps_near_a_long_one_are_left_out_in_jobs_of_any_length(
     long: list[bool], steps: float
@@ -340,6 +354,16 @@ def test_taking_a_batch_from_a_worker_that_has_it_ready_is_no_loading() -> None:
 def test_when_devices_idle_is_worked_out_once_for_all_methods() -> None:
     job = Observed(a_job())
     assert waste.idle_of_devices(job) is waste.idle_of_devices(job)
+
+
+def test_a_device_of_which_nothing_was_recorded_for_a_whole_step_is_not_idle() -> None:
+    """A profiler records the kernels of every fourth step."""
+    job = a_job(steps=20)
+    phases = job.tables["phases"]
+    some = as_kernels(phases.take(phases.ints("step") % 4 == 0))
+    idle = waste.idle_of_devices(Observed(put(job, kernels=some)))
+    assert idle is not None
+    assert np.isfinite(idle).all(axis=0).tolist() == [step % 4 == 0 for step in range(20)]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6])

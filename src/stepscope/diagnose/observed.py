@@ -65,10 +65,13 @@ class Observed:
 
     @cached_property
     def has_devices(self) -> bool:
-        """Whether kernels or GPUs are known; else the job may compute on its hosts."""
+        """Whether kernels, GPUs or waits for them are known; else the job may compute on its
+        hosts."""
         kernels = (self.window.table(name) for name in ("kernels", "kernel_summaries"))
         gpus = any(host.gpus for host in self.window.job.hosts)
-        return gpus or any(table is not None for table in kernels)
+        if gpus or any(table is not None for table in kernels):
+            return True
+        return self.samples is not None and bool(self.samples.awaits_device.any())
 
     @cached_property
     def line(self) -> Timeline:

@@ -88,9 +88,10 @@ def _as_long_as(job: Observed, model: Model) -> Model:
     levels = stats.row_medians(own)
     stages = np.array([stats.median(levels[rows]) for rows in model.stages])
     rest = stats.median(period) - stages.max()
-    if not rest > 0:
+    if not np.isfinite(rest):
         return model
-    return replace(model, microbatches=max(float((stages.sum() - stages.max()) / rest), 1.0))
+    bubbles = float(stages.sum() - stages.max()) / max(rest, 1.0)
+    return replace(model, microbatches=max(bubbles, 1.0))
 
 
 def _computed(job: Observed) -> Floats | None:

@@ -68,8 +68,7 @@ def idle_of_devices(job: Observed) -> Floats | None:
     kernels = job.window.table("kernels")
     if kernels is not None:
         return _beside(job, kernels, lambda rows: np.ones(len(rows), np.bool_))
-    gpus = any(host.gpus for host in job.window.job.hosts)
-    if gpus or job.window.table("kernel_summaries") is not None:
+    if job.has_devices:
         return _between_phases(job)
     return np.full(job.line.shape, np.inf)
 
@@ -115,12 +114,13 @@ def _beside(job: Observed, table: Table, counts: Callable[[Table], Mask]) -> Flo
     edges = [edge for _, part in table.parts() for edge in _edges(*spans(part))]
     if not edges:
         return None
-    starts = line.start_ns[line.start_ns != NULL]
-    axis = axis_over(len(line.ranks), np.array(edges), starts)
+    known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
+    starts, lasted = line.start_ns[known], line.period_ns[known].astype(np.int64)
+    axis = axis_over(len(line.ranks), np.array(edges), starts, starts + lasted)
     if axis is None:
         return np.full(line.period_ns.shape, np.nan)
-    busy = union_of_rows(axis, line.rows, table, spans)
-    return uncovered(line, axis, busy)
+    idle = uncovered(line, axis, union_of_rows(axis, line.rows, table, spans))
+    return np.where(idle < line.period_ns - 1, idle, np.nan)  # of whole steps nothing was recorded
 
 
 def left_of_steps(job: Observed) -> Floats | None:

@@ -240,7 +240,9 @@ def _lost_by_spikes(
         lost_ns = max(min(lost_ns, share * limit_ns), least_ns, share * device_ns)
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     lost_ns = min(lost_ns, _beyond_others_ns(healing, one, culprits))
-    return _share_of(job, lost_ns, among_spikes(job, one))
+    among = np.arange(len(job.line.steps))[among_spikes(job, one)]
+    seen = among[np.isfinite(job.total[one.row, among])]  # of a sample of the steps, only these
+    return _share_of(job, lost_ns, seen if seen.size else among)
 
 
 def _beyond_others_ns(healing: _Healing, one: Suspect, culprits: Sequence[Suspect]) -> float:
@@ -396,7 +398,7 @@ def _of_busiest(job: Observed, savings: Savings) -> Floats:
     healed = total.copy()
     for (row, _), saved in savings.items():
         healed[row] -= saved
-    if KERNELS in job.own.phases and (model := Model.of(job)).staged and model.microbatches > 1:
+    if KERNELS in job.own.phases and (model := Model.of(job)).staged:
         return model.step_ns(total) - model.step_ns(np.maximum(healed, 0.0))
     return np.asarray(total.max(axis=0) - np.maximum(healed, 0.0).max(axis=0))
 

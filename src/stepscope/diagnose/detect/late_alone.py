@@ -270,15 +270,17 @@ def _meet_at_work(job: Observed, arrivals: Arrivals) -> Mask:
 
 def _finding(job: Observed, arrivals: Arrivals, late: _Late, score: float) -> Slowdown:
     line, skip = job.line, job.line.warm_up
-    rows = _member(job, arrivals, late)
-    ranks, together = line.ranks_of(rows), _is_one_group(job, line.ranks_of(rows))
+    rows, in_turns = _members(job, arrivals, late)
+    ranks = line.ranks_of(rows)
+    together = not in_turns and _is_one_group(job, ranks)
     stretch = stats.worst_stretch(late.beyond[None], LEAST_COST)
     first, stop = (skip + int(one[0]) for one in (stretch.first, stretch.stop))
     share = min(late.lost * line.typical_ns / _mean_ns(job), 1.0)
     says = f"all others wait for {name_ranks(ranks)}, for {percent(share)} of their time"
     says += f"{line.since(first)}{', and one of these holds up the rest' if together else ''}"
     return Slowdown(
-        LateAlone.name, "host" if late.is_host and len(ranks) > 1 and not together else "unknown",
+        LateAlone.name,
+        "host" if in_turns or (late.is_host and len(ranks) > 1 and not together) else "unknown",
         f"in the collectives for which they wait longest, the others wait for {name_ranks(ranks)} "
         f"alone, {late.lost * line.typical_ns / 1e6:.1f} ms longer per step than for any others",
         ranks, steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
@@ -295,17 +297,26 @@ def _mean_ns(job: Observed) -> float:
     return max(float(known.mean()) if known.size else 0.0, job.line.typical_ns, 1.0)
 
 
-def _member(job: Observed, arrivals: Arrivals, late: _Late) -> Ints:
+def _members(job: Observed, arrivals: Arrivals, late: _Late) -> tuple[Ints, bool]:
     """The one of these ranks for which the others of them wait in their own operators, by most of
-    what it costs; else all of them."""
+    what it costs; else all of them, and whether each of a host is waited for there in turns."""
     ranks, skip = set(job.line.ranks_of(late.rows)), job.line.warm_up
-    inside = [group.id for group in job.window.job.groups if ranks.issuperset(group.ranks)]
-    own = (arrivals.step >= skip) & arrivals.group.equals(*inside)
-    caused = stats.sums(arrivals.last_rank[own], arrivals.alone_ns[own], len(job.line.ranks))
+    groups = [group.id for group in job.window.job.groups if ranks.issuperset(group.ranks)]
+    caused = _caused_ns(job, arrivals, groups)
     following, most = np.partition(caused, -2)[-2:]
     lost_ns = late.lost * job.line.typical_ns * (len(job.line.steps) - skip)
-    shows = most - following >= HALF * lost_ns
-    return np.array([caused.argmax()]) if shows else late.rows
+    if most - following >= HALF * lost_ns:
+        return np.array([caused.argmax()]), False
+    groups = [group.id for group in job.window.job.groups_of_kind(*BLOCKING_KINDS)]
+    own_ns = caused[late.rows] - stats.median(_caused_ns(job, arrivals, groups))
+    shared = own_ns.sum() >= HALF * lost_ns and stats.median(own_ns) >= HALF * own_ns.mean()
+    return late.rows, shared and any(set(late.rows) == set(rows) for rows in job.host_rows)
+
+
+def _caused_ns(job: Observed, arrivals: Arrivals, groups: list[str]) -> Floats:
+    """By row, how long others wait for it alone in the operators of these groups."""
+    own = (arrivals.step >= job.line.warm_up) & arrivals.group.equals(*groups)
+    return stats.sums(arrivals.last_rank[own], arrivals.alone_ns[own], len(job.line.ranks))
 
 
 def _is_planned(job: Observed, late: _Late) -> bool:

@@ -110,7 +110,7 @@ def _growth(
 
 
 def _own(job: Observed, samples: Samples) -> Mask:
-    """Samples of the user's own code, beside training.
+    """Samples of the user's own code, beside training, that do not wait for a device.
 
     Where the training loop itself holds most of the time, and the process uses its processor for
     far less than that, a script without a device sleeps for as long as a device would take: nobody
@@ -121,7 +121,7 @@ def _own(job: Observed, samples: Samples) -> Mask:
     whole = stats.sums(samples.row, samples.weight, rows)
     loop = stats.sums(samples.row, np.where(samples.in_loop, samples.weight, 0.0), rows)
     sleeps = used < HALF * loop / np.maximum(whole, 1.0)
-    own = samples.beside_training[samples.code]
+    own = (samples.beside_training & ~samples.awaits_device)[samples.code]
     return np.asarray(own & ~(samples.in_loop & sleeps[samples.row]))
 
 

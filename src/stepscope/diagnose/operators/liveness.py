@@ -15,7 +15,7 @@ from stepscope.diagnose.operators.exits import read_exits
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.views.frames import NEVER_COMPILED
 from stepscope.diagnose.views.stack_rows import in_training
-from stepscope.window import NULL, Ints, Mask, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
 Activity = Literal["stopped", "ended", "gone", "idle", "saving", "active", "unknown"]
 """Ended: its process is known to have ended by itself. Gone: nobody samples it any more."""
@@ -127,7 +127,9 @@ def step_timing(window: Window) -> StepTiming:
     steps, comm = window.table("steps"), window.table("comm_ops")
     if steps is not None and steps.has("step"):
         ends = _last_of_each(steps.ints("step"), steps.ints("start_ns") + steps.ints("duration_ns"))
-        return _timing(ends, int(ends.max()), stats.median(steps.floats("duration_ns")))
+        usual_ns = stats.median(steps.floats("duration_ns"))
+        most_ns = _outstanding_ns(comm, np.unique(steps.ints("step")))
+        return _timing(ends, int(ends.max()), usual_ns, most_ns)
     last = None
     if comm is not None and comm.knows("end_ns"):
         last = int(comm.ints("end_ns").max())
@@ -140,12 +142,26 @@ def step_timing(window: Window) -> StepTiming:
     return StepTiming(EXPECTED_NS, 0.0, last, started=window.table("hardware") is None)
 
 
-def _timing(ends: Ints, last: int | None, usual_ns: float = 0.0) -> StepTiming:
-    """By when steps ended, in their order."""
+def _timing(
+    ends: Ints, last: int | None, usual_ns: float = 0.0, most_ns: Floats | float = np.inf
+) -> StepTiming:
+    """By when steps ended, in their order; pauses between them count up to `most_ns`."""
     gaps = np.diff(ends).astype(np.float64)
-    gaps = gaps[gaps > 0]
-    typical = stats.median(gaps) or usual_ns or EXPECTED_NS
-    return StepTiming(typical, float(gaps[WARM_UP:].max(initial=0.0)), last)
+    pauses = np.minimum(gaps, most_ns)[gaps > 0]
+    typical = stats.median(gaps[gaps > 0]) or usual_ns or EXPECTED_NS
+    return StepTiming(typical, float(pauses[WARM_UP:].max(initial=0.0)), last)
+
+
+def _outstanding_ns(comm: Table | None, steps: Ints) -> Floats | float:
+    """How long operators were outstanding at most, for each pause between two steps whose operators
+    were recorded. No rank waits in one while the job is stopped and started again."""
+    if comm is None or not comm.knows("end_ns") or not comm.has("step"):
+        return np.inf
+    called = comm.ints("enqueue_ns" if comm.knows("enqueue_ns") else "start_ns")
+    known = (called != NULL) & (comm.ints("end_ns") != NULL)
+    longest = (comm.ints("end_ns") - called)[known].max(initial=0)
+    recorded = np.isin(steps, comm.ints("step"))
+    return np.where(recorded[:-1] & recorded[1:], float(longest), np.inf)
 
 
 def _last_of_each(step: Ints, times: Ints) -> Ints:

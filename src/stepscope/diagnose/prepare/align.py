@@ -2,8 +2,9 @@
 
 Paper: KAIR (III.A) corrects offsets by heartbeat messages; we send none and use the collectives.
 Symbols: difference of a clock's ends to the reference's -> `offset_ns` + `drift_ppm` * time.
-One clock per host, because the processes of a host share it. One per rank if hosts are unknown, or
-if the times are impossible otherwise (a member arrives after another one has left). Each clock's
+One clock per host, because the processes of a host share it. One per rank if hosts are unknown, if
+the times are impossible otherwise (a member arrives after another one has left), or if members on
+one host leave apart by a constant. Each clock's
 line (`clocks`) is fitted to that of the clock with which it shares the most collectives.
 Clocks that share none are aligned by sends and receives (`pair_clocks`).
 Cost: one sort of the collectives, then for each clock the collectives that it shares. Cannot see:
@@ -22,7 +23,7 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric import compiled, stats
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
-from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, match
 from stepscope.diagnose.prepare.pair_clocks import by_pairs
 from stepscope.diagnose.prepare.shared_collectives import (
     Both,
@@ -48,6 +49,10 @@ NEARLY_NONE = 0.02
 """Share of the shared collectives that may contradict a clock: some rows do not belong together.
 Statistics."""
 IMPOSSIBLE_NS = 10**6
+OWN_CLOCK_NS, CONSTANT = 2 * 10**7, 10.0
+"""Members on one host that leave collectives apart by more than this, and by so many times as it
+scatters, have clocks of their own: healthy ones leave within 3 ms, and 20 to 85 ms apart only on
+the two sides of a slow link, which lies between hosts. Measured on real data (the lab)."""
 
 
 def align(
@@ -69,7 +74,8 @@ def align(
     if not matched.order.size:
         return _without_collectives(window, comm, clocks, in_place)
     collectives = shared_collectives(matched, clocks.of_rank)
-    if not window.job.hosts or _impossible(collectives):
+    apart = not window.job.hosts or _impossible(collectives)
+    if apart or _have_own_clocks(matched, clocks.of_rank):
         clocks = _clocks({rank: f"rank {rank}" for rank in window.ranks})
         collectives = shared_collectives(matched, clocks.of_rank)
     if len(clocks.names) < 2:
@@ -126,6 +132,25 @@ def _impossible(collectives: SharedCollectives) -> bool:
     shared = collectives.members > 1
     late = (collectives.arrive_ns - collectives.end_ns)[shared] > IMPOSSIBLE_NS
     return bool(late.size and late.mean() > HALF)
+
+
+def _have_own_clocks(matched: Matched, clock_of: Ints) -> bool:
+    """Whether most ranks leave collectives later than the first of their host by a constant."""
+    order, operators = matched.order, matched.bounds.size - 1
+    rank, end = (matched.table.ints(name)[order] for name in ("rank", "end_ns"))
+    clocks = int(clock_of.max()) + 1
+    place = np.repeat(np.arange(operators), np.diff(matched.bounds)) * clocks + clock_of[rank]
+    _, host, count = np.unique(place, return_inverse=True, return_counts=True)
+    first = np.full(count.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, host, end)
+    shared = count[host] > 1
+    rank, after = rank[shared], (end - first[host])[shared].astype(np.float64)
+    usual = stats.medians_of(rank, after, clock_of.size)
+    scatter = stats.medians_of(rank, np.abs(after - usual[rank]), clock_of.size)
+    enough = np.bincount(rank, minlength=clock_of.size) >= LEAST_SHARED
+    apart = enough & (usual > np.maximum(CONSTANT * scatter, OWN_CLOCK_NS))
+    others = int(enough.sum()) - np.unique(clock_of[enough]).size  # than the first of each host
+    return others > 0 and int(apart.sum()) > HALF * others
 
 
 def _aligned(

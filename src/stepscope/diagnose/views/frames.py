@@ -41,6 +41,8 @@ wraps calls of the user and of torch, and its own cost is measured elsewhere."""
 INSTALLED = ("/lib/python3", "torch/")
 """Paths of code that is not the user's own."""
 MODULES = "torch/nn/modules/"
+DEVICES = "torch/cuda/"
+"""Path of the functions with which hosts wait for their GPUs."""
 TRAINING = (
     "torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/", "torch/_tensor.py",
     "torch/utils/data/", "torch/_dynamo/", "torch/amp/", "stepscope/collect/", LOADER,
