@@ -70,6 +70,12 @@ def test_a_step_in_all_its_parts(tmp_path: Path) -> None:
     assert "aten::addmm" not in seen.tables["host_ops"].strings("name").values
 
 
+def test_what_is_copied_ahead_on_a_stream_of_its_own_begins_no_phase(tmp_path: Path) -> None:
+    copy = launched("Memcpy HtoD (Pinned -> Device)", 1112, 1116, 5, 21, cat="gpu_memcpy")
+    phases = one(tmp_path, trace([*gpu_events(), *copy])).tables["phases"]
+    assert us(phase(phases, "forward-compute"), "start_ns") == [1130, 2130]
+
+
 def test_steps_without_marks_end_with_the_optimizer(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", trace(gpu_events(3, marked=False)))
     reading = read(tmp_path)
