@@ -7,8 +7,9 @@ A kernel that computes waits for no other rank: its duration is own time, and al
 kernels of communication. Durations are enough for that. In the time in which no kernel runs, a
 device waits for its host; this takes the times of kernels (`unnamed.idle_times`).
 
-Kernels that run beside each other on two streams of a device count once, as the earlier one's time.
-Cost: a few passes over the kernels, and a sort if they are on several streams. Cannot see: work and waiting within one kernel.
+Kernels that run beside each other on two streams of a device count once, as time of the earlier.
+Cost: a few passes over the kernels, and a sort if they are on several streams. Cannot see: work and
+waiting within one kernel.
 """
 
 from __future__ import annotations
