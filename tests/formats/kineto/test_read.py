@@ -87,6 +87,11 @@ def test_steps_without_marks_end_with_the_optimizer(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_the_first_step_without_marks_loads_data_too(tmp_path: Path) -> None:
+    phases = one(tmp_path, trace(gpu_events(marked=False))).tables["phases"]
+    assert us(phase(phases, "data-load"), "duration_ns") == [50, 50]
+
+
 def test_steps_without_any_annotation_are_where_operators_repeat(tmp_path: Path) -> None:
     names = ["embed", *["attend", "norm", "mlp", "norm"] * 12, "loss", "grad", "update"]
     ops = [event("cpu_op", name, 1000.0 + at * 10, 8) for at, name in enumerate(names * 5)]

@@ -102,9 +102,10 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
 
     What is in profiled steps alone is a single stall, or the profiler's: an operator on a host may
     be held up for a second while its profiler ends. Own times of hosts do not contain kernels,
-    unless they are known by kernels alone, and where they are not known nothing is lost. In a trace all steps were profiled: there most of them
-    show what is no single stall, or hosts' own times what delays a host, whose functions are seen
-    where its device waits for them, however long they take.
+    unless they are known by kernels alone, and where they are not known nothing is lost. In a trace
+    all steps were profiled: there most of them show what is no single stall, or hosts' own times
+    what delays a host, whose functions are seen where its device waits for them, however long they
+    take.
     """
     by_kernels = KERNEL_TIME in job.own.phases
     is_beside = observed.function.kind in BESIDE_HOSTS and not by_kernels
