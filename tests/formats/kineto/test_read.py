@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,15 @@ def test_unknown_ranks_are_assigned_in_order_and_reported(tmp_path: Path) -> Non
     reading = read(tmp_path)
     assert reading.window.ranks == (0, 1)
     assert "host7_4712.json: it has no rank; taken as rank 1" in reading.problems[1]
+
+
+def test_a_truncated_file_that_lost_all_of_its_device_has_no_steps(tmp_path: Path) -> None:
+    """Else the host, which waits for its device, would seem to do the work."""
+    host = [one for one in gpu_events() if one["cat"] not in ("kernel", "gpu_memcpy")]
+    write(tmp_path / "rank0.json", trace(gpu_events()))
+    text = json.dumps(trace(host, rank=1))
+    write(tmp_path / "rank1.json", text[: text.index("], ")].encode())
+    assert set(window(tmp_path).tables["steps"].ints("rank").tolist()) == {0}
 
 
 def test_stacks_are_sampled_runs_of_the_main_thread(tmp_path: Path) -> None:
