@@ -207,6 +207,13 @@ def test_who_calls_a_function_more_often_has_more_work() -> None:
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", (3,))
 
 
+def test_further_calls_may_be_longer_ones_if_the_device_keeps_pace() -> None:
+    slow = one_slow("gemm", but(0.3, RANKS, r3=0.5), calls=but(1000, RANKS, r3=1200))
+    assert [one.cause for one in judged(slow).verdicts] == ["load_imbalance"]
+    slow[1] = replace(slow[1], beta=but(0.2, RANKS, r3=0.35))
+    assert [one.cause for one in judged(slow).verdicts] == ["compute"]
+
+
 def test_victims_of_a_collective_are_not_named() -> None:
     """All ranks but one wait in a collective: it is not their fault, and only one works more."""
     shares = one_slow("gemm", but(0.2, RANKS, r3=0.8))

@@ -72,6 +72,14 @@ def test_more_kernels_of_the_usual_length_are_more_work() -> None:
     assert "more work, not slower" in why(verdict)
 
 
+def test_so_are_longer_ones_beside_the_usual_while_the_device_keeps_pace() -> None:
+    """The last stage of a pipeline multiplies by a larger matrix, in a kernel of the same name."""
+    verdict = the_verdict(with_odd_rank(*USUAL, Piece("gemm", 50)))
+    assert (verdict.cause, verdict.kernels) == ("load_imbalance", ("gemm",))
+    slow = [Piece(one.name, 3 * one.ms) for one in USUAL]
+    assert the_verdict(with_odd_rank(*slow, Piece("gemm", 20))).cause == "compute"
+
+
 def test_so_are_kernels_that_no_other_rank_runs() -> None:
     verdict = the_verdict(with_odd_rank(*USUAL, Piece("expert", 25)))
     assert (verdict.cause, verdict.kernels) == ("load_imbalance", ("expert",))

@@ -12,7 +12,7 @@ from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.breakdown import is_communicating, passes_on
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Floats, Strings, Table, Window
+from stepscope.window import Floats, Strings, Table, Window, joined
 
 from .jobs import MS, START
 
@@ -131,6 +131,15 @@ def without_starts(window: Window) -> Window:
 def the_verdict(diagnosis: Diagnosis) -> Verdict:
     (verdict,) = diagnosis.verdicts
     return verdict
+
+
+def test_what_runs_beside_other_kernels_on_a_second_stream_counts_once() -> None:
+    window = replicas(drawn(8, 60))
+    kernels = window.tables["kernels"]
+    beside = kernels.take(kernels.strings("kernel").equals(MATMUL) & (kernels.ints("rank") == 2))
+    beside = beside.with_column("stream", np.full(len(beside), 9))
+    tables = {**window.tables, "kernels": joined([kernels, beside])}
+    assert diagnose(Window(window.job, tables)).verdicts == ()
 
 
 @pytest.mark.parametrize("reduce", [REDUCE, "reduce-scatter.11", "ncclDevKernel_ReduceScatter"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def test_a_step_in_all_its_parts(tmp_path: Path) -> None:
     assert "aten::addmm" not in seen.tables["host_ops"].strings("name").values
 
 
+def test_what_is_copied_ahead_on_a_stream_of_its_own_begins_no_phase(tmp_path: Path) -> None:
+    copy = launched("Memcpy HtoD (Pinned -> Device)", 1112, 1116, 5, 21, cat="gpu_memcpy")
+    phases = one(tmp_path, trace([*gpu_events(), *copy])).tables["phases"]
+    assert us(phase(phases, "forward-compute"), "start_ns") == [1130, 2130]
+
+
 def test_steps_without_marks_end_with_the_optimizer(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", trace(gpu_events(3, marked=False)))
     reading = read(tmp_path)
@@ -79,6 +86,11 @@ def test_steps_without_marks_end_with_the_optimizer(tmp_path: Path) -> None:
     assert reading.problems == (
         "the traces do not mark their steps; found by Optimizer.step",
     )  # fmt: skip
+
+
+def test_the_first_step_without_marks_loads_data_too(tmp_path: Path) -> None:
+    phases = one(tmp_path, trace(gpu_events(marked=False))).tables["phases"]
+    assert us(phase(phases, "data-load"), "duration_ns") == [50, 50]
 
 
 def test_steps_without_any_annotation_are_where_operators_repeat(tmp_path: Path) -> None:
@@ -212,6 +224,15 @@ def test_unknown_ranks_are_assigned_in_order_and_reported(tmp_path: Path) -> Non
     reading = read(tmp_path)
     assert reading.window.ranks == (0, 1)
     assert "host7_4712.json: it has no rank; taken as rank 1" in reading.problems[1]
+
+
+def test_a_truncated_file_that_lost_all_of_its_device_has_no_steps(tmp_path: Path) -> None:
+    """Else the host, which waits for its device, would seem to do the work."""
+    host = [one for one in gpu_events() if one["cat"] not in ("kernel", "gpu_memcpy")]
+    write(tmp_path / "rank0.json", trace(gpu_events()))
+    text = json.dumps(trace(host, rank=1))
+    write(tmp_path / "rank1.json", text[: text.index("], ")].encode())
+    assert set(window(tmp_path).tables["steps"].ints("rank").tolist()) == {0}
 
 
 def test_stacks_are_sampled_runs_of_the_main_thread(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, score
 from stepscope.diagnose.views.breakdown import copies_to_host
 from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.views.unnamed import KERNELS as KERNEL_TIME
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
@@ -100,12 +101,14 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     """Whether own times before or after the window show it, too; in it, where all was profiled.
 
     What is in profiled steps alone is a single stall, or the profiler's: an operator on a host may
-    be held up for a second while its profiler ends. Own times of hosts do not contain kernels, and
-    where they are not known nothing is lost. In a trace all steps were profiled: there most of them
-    show what is no single stall, or hosts' own times what delays a host, whose functions are seen
-    where its device waits for them, however long they take.
+    be held up for a second while its profiler ends. Own times of hosts do not contain kernels,
+    unless they are known by kernels alone, and where they are not known nothing is lost. In a trace
+    all steps were profiled: there most of them show what is no single stall, or hosts' own times
+    what delays a host, whose functions are seen where its device waits for them, however long they
+    take.
     """
-    is_beside = observed.function.kind in BESIDE_HOSTS
+    by_kernels = KERNEL_TIME in job.own.phases
+    is_beside = observed.function.kind in BESIDE_HOSTS and not by_kernels
     if is_beside or observed.window.steps is None or job.own.hidden:
         return True
     if (most := _most_lost(job, observed)) is not None:
@@ -122,7 +125,7 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     sides = [side for part in ((before, after) if (before | after).any() else (within,))
              if (side := excess[part & np.isfinite(excess)]).size >= LEAST_AROUND]  # fmt: skip
     least = SHOWS * observed.loss * job.line.typical_ns
-    if job.line.is_trace:
+    if job.line.is_trace or by_kernels:
         known = excess[within & np.isfinite(excess)]
         return not known.size or float(np.mean(known >= least)) >= HALF
     return not sides or any(

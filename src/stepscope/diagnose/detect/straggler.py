@@ -106,7 +106,8 @@ class Measured:
 
     worst: stats.Stretches
     z: Floats
-    needed: float
+    needed: Floats
+    """By row, what chance hardly makes of `z`."""
     width: int
     lead: int
     """Columns before the first window."""
@@ -133,7 +134,7 @@ def stragglers(
     return [
         Straggler(int(row), phase, lead + int(worst.first[row]) * width,
                   lead + int(worst.stop[row]) * width, float(worst.mean[row]),
-                  float(measured.z[row]), measured.needed)
+                  float(measured.z[row]), float(measured.needed[row]))
         for row in np.flatnonzero(measured.found)
     ]  # fmt: skip
 
@@ -179,7 +180,9 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
                       "it must differ by more than its innocent peers do", False))  # fmt: skip
     gates.append(Gate("pair", sure.astype(np.float64), alike,
                       "in a pair: above its own values outside the stretch", False))  # fmt: skip
-    return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
+    return Measured(
+        worst, z, np.full(len(z), needed), width, steps - excess.shape[1] * width, tuple(gates)
+    )
 
 
 def _persistent(excess: Floats, allowance: float, worst: stats.Stretches) -> stats.Stretches:

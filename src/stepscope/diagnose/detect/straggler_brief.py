@@ -114,7 +114,7 @@ def stragglers(
     worst, found = measured.worst, measured.found
     return [
         Straggler(int(row), phase, int(worst.first[row]), int(worst.stop[row]),
-                  float(worst.mean[row]), float(measured.z[row]), measured.needed)
+                  float(worst.mean[row]), float(measured.z[row]), float(measured.needed[row]))
         for row in np.concatenate([np.zeros(0, np.int64), *groups])
         if found[row]
     ]  # fmt: skip
@@ -145,12 +145,12 @@ def measure(
     excesses = _Excesses(excess, _known(excess, groups), stats.row_medians(excess), slow, logs)
     effect = np.where(first > 0, stats.row_medians(since), excesses.middle)
     alarms = FALSE_ALARMS / max(tests, 1)
-    noise, needed = excesses.surest(alarms)
-    limit = np.where(first > 0, excesses.surest(alarms / steps)[1], needed)
+    noise, throughout = excesses.surest(alarms)
+    needed = np.where(first > 0, excesses.surest(alarms / steps)[1], throughout)
     steady = excesses.beside_steady
     z = _significance(effect, since, np.where(steady, USUAL_NOISE, noise))
-    limit[steady] = np.minimum(limit[steady], NormalDist().inv_cdf(1 - alarms / steps))
-    limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
+    needed[steady] = np.minimum(needed[steady], NormalDist().inv_cdf(1 - alarms / steps))
+    limit = needed if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
     floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
     above = above_all(tests)
     innocent = np.concatenate([np.zeros(0, np.int64), *excesses.groups])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect.odd_patterns import LONGER
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
 from stepscope.diagnose.explain.more_data import MoreData
@@ -151,7 +152,8 @@ def _more_work(totals: _Totals, job: Observed, suspect: Suspect) -> tuple[float,
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
     count, time = totals.count[suspect.row], totals.time_ns[suspect.row]
-    more = _known_more(count, usual_count, usual_time) + _new(count, time, usual_count, usual_time)
+    more = _known_more(count, time, usual_count, usual_time)
+    more += _new(count, time, usual_count, usual_time)
     excess = time - usual_time
     whole = float(excess.sum())
     order = [int(at) for at in np.argsort(-excess)[:NAMED] if excess[at] >= LEAST_SHARE * whole]
@@ -159,10 +161,21 @@ def _more_work(totals: _Totals, job: Observed, suspect: Suspect) -> tuple[float,
     return max(share, 0.0), tuple(totals.names[at] for at in order)
 
 
-def _known_more(count: Floats, usual_count: Floats, usual_time: Floats) -> float:
-    """Time of the kernels that it runs more often than its peers, less those it runs less often."""
+def _known_more(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -> float:
+    """Time of the kernels that it runs more often than its peers, less those it runs less often.
+
+    Further runs may be longer ones, as the last layer of a pipeline is: all the time counts that
+    the usual runs do not take on a device which is as slow in what it runs as often as its peers.
+    """
     each = usual_time / np.maximum(usual_count, 1.0)
-    return float(((count - usual_count) * each)[usual_count > 0].sum())
+    alike, often = count == usual_count, (count > usual_count) & (usual_count > 0)
+    usual = float(usual_time[alike].sum())
+    more = (count - usual_count) * each
+    if usual > 0:
+        slower = max(float(time[alike].sum()) / usual, 1.0)
+        longer = np.minimum(time - usual_time * slower, LONGER * more)
+        more[often] = np.maximum(more, longer)[often]
+    return float(more[usual_count > 0].sum())
 
 
 def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -> float:

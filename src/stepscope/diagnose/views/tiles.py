@@ -52,7 +52,7 @@ class Tiles:
         starts, period = _steps(rows)
         known = ((rows.line.start_ns != NULL) & np.isfinite(period)).ravel()[cell]
         first = _first_of_each(cell)
-        reach = _running_end(end, cell)
+        reach = running_end(end, cell)
         before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
         gap = np.where(known, _free(before, begin, waiting), np.nan)
         tail = np.full(starts.size, np.nan)
@@ -218,7 +218,7 @@ def _free(begin: Ints, end: Ints, waiting: Union | None) -> Ints:
     return end - begin - (0 if waiting is None else waiting.within(begin, end))
 
 
-def _running_end(end: Ints, cell: Ints) -> Ints:
+def running_end(end: Ints, cell: Ints) -> Ints:
     """The latest end so far within each rank and step; rows are in order."""
     base = int(end.min(initial=0))
     span = int(end.max(initial=0)) - base + 1

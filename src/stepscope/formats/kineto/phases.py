@@ -6,15 +6,15 @@
     forward-compute   first operator after any of these, up to the next backward
 
 If a device was recorded, a phase (except data-load) lasts from the first to the last kernel that
-the host launched in it, without communication kernels. Waiting in a phase is the time in which
-communication was in progress and nothing was computed.
+the host launched in it, without communication kernels and copies on streams of their own. Waiting
+in a phase is the time in which communication was in progress and nothing was computed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from stepscope.formats.kineto.launches import communication_kernels
+from stepscope.formats.kineto.launches import COPIES, communication_kernels
 from stepscope.formats.kineto.launching import BLOCKS, ENQUEUES
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording
@@ -162,10 +162,16 @@ def _microbatch(end: Ints, steps: Steps) -> Ints:
 
 
 def _on_device(host: Table, recorded: Recording, launch_ns: Ints) -> Table:
-    """Phases on the device: first start and last end of the kernels launched in each."""
+    """Phases on the device: first start and last end of the kernels launched in each.
+
+    Copies on streams on which nothing computes do not count: what is fetched ahead may begin while
+    the device still executes an earlier phase.
+    """
     rows = host.take(host.ints("kind") != 0)
     rows = rows.take(np.argsort(rows.ints("start_ns"), kind="stable"))
-    chosen = ~communication_kernels(recorded.device) & (launch_ns != NULL)
+    works, stream = ~communication_kernels(recorded.device), recorded.device.ints("stream")
+    computes = works & ~named(recorded.device, *COPIES)
+    chosen = works & np.isin(stream, stream[computes]) & (launch_ns != NULL)
     launch = launch_ns[chosen]
     at = np.searchsorted(rows.ints("start_ns"), launch, side="right") - 1
     index = np.maximum(at, 0)

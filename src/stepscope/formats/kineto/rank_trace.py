@@ -184,7 +184,7 @@ def _rank_trace(
 ) -> RankTrace:
     operators = recorded.cpu.take(outermost(recorded.cpu))
     marked, of = find_steps(recorded, operators), launched(recorded)
-    steps = _executed(marked, of) if problems else marked
+    steps = _executed(recorded, marked, of) if problems else marked
     known = Known(header.rank, header.world_size or 0, header.groups)
     comm = communication(recorded, of, known)
     # where a device was recorded, communication in progress does not block the host
@@ -217,9 +217,12 @@ def _rank_trace(
     )  # fmt: skip
 
 
-def _executed(steps: Steps, of: Launched) -> Steps:
+def _executed(recorded: Recording, steps: Steps, of: Launched) -> Steps:
     """Without the steps from which on a damaged file lacks what the device did: hosts run ahead, so
-    the marks of steps reach further than their kernels. The first step always stays."""
+    the marks of steps reach further than their kernels. The first step always stays, unless all
+    that the device did is lost: the host alone would seem to do the work."""
+    if len(recorded.runtime) and not len(recorded.device):
+        return steps.until(0)
     at = steps.places(of.counted_ns)
     kernels = np.bincount(at[at >= 0], minlength=steps.number.size)
     last = int(np.flatnonzero(kernels)[-1]) if kernels.any() else steps.number.size - 1

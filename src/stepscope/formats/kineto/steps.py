@@ -116,7 +116,9 @@ def _marks(recorded: Recording, prefix: str) -> Table:
 
 
 def _first(recorded: Recording) -> int:
-    return int(recorded.cpu.ints("start_ns").min(initial=np.iinfo(np.int64).max))
+    """The first operator, or the first call of the DataLoader if it is earlier."""
+    starts = [table.ints("start_ns") for table in (recorded.cpu, _marks(recorded, LOADER))]
+    return int(np.concatenate(starts).min(initial=np.iinfo(np.int64).max))
 
 
 def _between(boundaries: Ints, found_by: str) -> Steps:
