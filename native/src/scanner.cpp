@@ -182,7 +182,7 @@ void Scanner::keep(const Event& event, Kind kind) {
 
 void Scanner::keep_arguments(const Event& event, Kind kind, Table& table) {
     const auto number = [&](Event::Argument at) { return whole_number(event[at]); };
-    if (kind != Kind::runtime) table[name].append(names_.code(event.text(Event::name)));
+    table[name].append(names_.code(event.text(Event::name)));
     if (kind != Kind::runtime && kind != Kind::device) table[thread].append(thread_of(event));
     if (kind == Kind::runtime || kind == Kind::device)
         table[correlation].append(number(Event::correlation));

@@ -6,6 +6,7 @@ process can import it.
 
 from stepscope.trace.job import Fabric, Host, Job, ProcessGroup, Rank, Schedule, Switch
 from stepscope.trace.names import (
+    ALLOCATION,
     BACKWARD,
     COLLECTIVES,
     DATA_LOAD,
@@ -20,6 +21,7 @@ from stepscope.trace.names import (
 from stepscope.trace.tables import TABLES, TableSpec
 
 __all__ = [
+    "ALLOCATION",
     "BACKWARD",
     "COLLECTIVES",
     "DATA_LOAD",

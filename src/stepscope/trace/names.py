@@ -27,6 +27,8 @@ NO_PEER = -1
 UNKNOWN_PEER = -2
 """`peer` of a P2P operator that matched any source."""
 
+ALLOCATION = "memory allocation (calls of the runtime)"
+"""The function, in patterns, of calls for memory of a device or pinned memory that take long."""
 GIL = "GIL: "
 """Begins the name in place of a thread whose samples are of holding the GIL: `GIL: MainThread`."""
 

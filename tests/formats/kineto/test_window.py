@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.diagnose.run import diagnose
 from stepscope.formats.kineto import read
+from stepscope.trace import ALLOCATION
 from stepscope.window import Table
 
 from .test_before_recording import STEPS, with_ahead
@@ -62,3 +64,33 @@ def test_a_call_of_the_runtime_while_the_device_is_idle_is_the_operators_own(
 ) -> None:
     (table,) = patterns(tmp_path, waits(1000, 8000, launched("gemm", 10, 20, 800)))
     assert shares(table, "operator") == pytest.approx({"aten::mm": 0.87}, abs=0.01)
+
+
+def allocating(length: float) -> list[Event]:
+    """Three steps of 10 ms, each with an operator that asks the device for memory for so long."""
+    events: list[Event] = []
+    for step in range(3):
+        at = step * 10_000.0
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at, 10_000),
+            event("cpu_op", "aten::empty", at + 4900, length + 200),
+            event("cuda_runtime", "hipFree" if step else "cudaFree", at + 5000, length / 2),
+            event("cuda_runtime", "cudaMalloc", at + 5000 + length / 2, length / 2),
+            *launched("gemm", at + 50, at + 100, 4700),
+            *launched("gemm", at + 5150 + length, at + 5200 + length, 4700 - length),
+        ]
+    return events
+
+
+def test_memory_that_is_asked_of_the_device_in_every_step_has_a_function(tmp_path: Path) -> None:
+    (table,) = patterns(tmp_path, allocating(2500))
+    assert shares(table, "operator")[ALLOCATION] == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize(("length", "named"), [(2500, True), (90, False)])
+def test_a_job_short_of_memory_is_told_so(tmp_path: Path, length: float, named: bool) -> None:
+    for rank in range(4):
+        write(tmp_path / f"rank{rank}.json", trace(allocating(length), rank, 4))
+    found = diagnose(read(tmp_path).window).verdicts
+    assert [one.cause for one in found] == ["code"] * named
+    assert all("expandable_segments" in one.advice for one in found)

@@ -26,6 +26,8 @@ COPY_MOST = 0.05
 OPERATOR_MOST = 0.1
 """The same of an operator's time on the host while no kernel runs; where there are no kernels, the
 host computes, and 1 is expected. Our choice."""
+ALLOCATION_MOST = 0.01
+"""The same of memory that is asked of the device, which PyTorch keeps from then on. Our choice."""
 OWN_CODE = 0.02
 """Share of a step that ranks usually spend in one function of the user's own. Measured on real data
 (the lab's healthy jobs, as in `detect.user_code`)."""
@@ -72,6 +74,8 @@ def key_of(function: Function) -> Key:
 
 def shipped(function: Function, has_devices: bool) -> Ranges:
     """What is expected of a function that no baseline knows."""
+    if function.allocates:
+        return Ranges(Range(0.0, ALLOCATION_MOST), WHOLE, WHOLE)
     most = {
         "python": PYTHON_MOST,
         "collective": COLLECTIVE_MOST,
@@ -85,6 +89,8 @@ def ordinary(function: Function) -> float:
     """The share of a step that such a function ordinarily takes."""
     if function.kind == "copy" or function.loads:
         return ORDINARY
+    if function.allocates:
+        return OWN_CODE
     if function.kind == "operator":
         return OPERATORS
     return FRAMEWORK if is_torchs(function.frame) else OWN_CODE

@@ -18,7 +18,7 @@ from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.frames import LOADER, TIMED, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import DATA_LOAD
+from stepscope.trace import ALLOCATION, DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
 LEAST_BETA = 0.01
@@ -108,6 +108,11 @@ class Function:
             return True
         where = (self.name, self.location, self.caller)
         return self.thread.startswith(LOADS) or any(LOADER in one.lower() for one in where)
+
+    @property
+    def allocates(self) -> bool:
+        """Whether it is the runtime's work on memory, which PyTorch asks for once and keeps."""
+        return self.kind == "operator" and self.name == ALLOCATION
 
     @property
     def collects(self) -> bool:

@@ -18,6 +18,7 @@ from stepscope.diagnose.finding import (
     Waste,
     is_processor_time,
 )
+from stepscope.trace import ALLOCATION
 
 SLOW: Mapping[Cause, str] = {
     "compute": "compare what runs on {who} in {phase} with a peer (`py-spy record`), and check "
@@ -240,6 +241,12 @@ LAUNCHES_LATE = (
     "idles: values that it waits for (`.item()`, `.cpu()`), memory that is allocated and freed in "
     "every step (`expandable_segments`), saving, code between steps"
 )
+ALLOCATES = (
+    "the allocator asks the device for memory, and gives it back, in every step: leave more of it "
+    "free (a smaller batch, activation checkpointing), set "
+    "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad inputs to a few lengths, and remove "
+    "`torch.cuda.empty_cache()`; `num_alloc_retries` of `torch.cuda.memory_stats()` should be 0"
+)
 SHARED_SERVICE = (
     "look at what all ranks use in {phases}: a parameter server, storage or another service, the "
     "network to it, and how much data they move there"
@@ -267,7 +274,8 @@ def _of_waste(finding: Waste) -> str:
         return STAGE if finding.ranks else UNEVEN
     if finding.method == "stage-imbalance":
         return STAGE_OR_HOST if finding.cause == "unknown" else STAGE_OR_DEVICE
-    return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
+    code = ALLOCATES if ALLOCATION in finding.kernels else BESIDE_TRAINING
+    return code if finding.cause == "code" else SLOW[finding.cause]
 
 
 def _of_slow_ranks(finding: Slowdown) -> str:

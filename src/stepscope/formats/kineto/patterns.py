@@ -13,6 +13,7 @@ from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.patterns import Activity, Span, summarize, table_of
+from stepscope.trace import ALLOCATION
 from stepscope.window import NULL, Mask, Strings, Table, distinct, joined
 
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
@@ -24,6 +25,12 @@ BLOCKED_NS = 100_000
 """A longer call of the runtime is blocked: usual ones take 5 to 20 us. Measured on real data."""
 BLOCKED = "Synchronize (call of the runtime)"
 """The function of their time: no operator's. By this word it counts as a wait for the device."""
+_ALLOCATE = tuple(
+    f"{runtime}{call}"
+    for runtime in ("cuda", "hip")
+    for call in ("Malloc", "Free", "HostAlloc", "HostMalloc", "HostFree")
+)
+"""Calls for memory of the device, or pinned memory of the host."""
 
 
 def patterns(recorded: Recording, steps: Steps, span_ns: tuple[int, int], of: Launched) -> Table:
@@ -80,11 +87,11 @@ def _communication(recorded: Recording, kernels: Table) -> Table:
 
 def _operators(recorded: Recording) -> Iterator[Table]:
     """Operators of the training thread first, then of the threads of autograd; with what is inside
-    of them a wait for the device."""
+    of them a wait for the device, or for memory."""
     cpu = recorded.cpu.take(~named(recorded.cpu, *_MARKS))
     threads = cpu.ints("thread")
     backward = distinct(threads[named(cpu, AUTOGRAD)]).tolist()
-    waits = blocked(recorded)
+    waits = _both(blocked(recorded), allocations(recorded))
     for thread in (recorded.main, *(one for one in backward if one != recorded.main)):
         own = cpu.take(threads == thread)
         within = _within(own, waits)
@@ -97,9 +104,21 @@ def blocked(recorded: Recording) -> Table:
     while the device works. The runtime's threads are not known.
     """
     calls, busy = long_calls(recorded), recorded.device_works
+    calls = calls.take(~named(calls, *_ALLOCATE))
     start, length = calls.ints("start_ns"), calls.ints("duration_ns")
-    calls = calls.take(2 * busy.within(start, start + length) > length)
-    names = Strings(np.zeros(len(calls), np.int32), (BLOCKED,))
+    return _called(calls.take(2 * busy.within(start, start + length) > length), BLOCKED)
+
+
+def allocations(recorded: Recording) -> Table:
+    """The calls of the runtime for memory that take long: they wait for the device as well, and
+    until they end nothing is launched. PyTorch keeps memory, so after the first steps there are
+    none, unless memory is short or in pieces that do not fit."""
+    calls = long_calls(recorded)
+    return _called(calls.take(named(calls, *_ALLOCATE)), ALLOCATION)
+
+
+def _called(calls: Table, function: str) -> Table:
+    names = Strings(np.zeros(len(calls), np.int32), (function,))
     return Table({**{one: calls.ints(one) for one in _TIMES}, "name": names})
 
 

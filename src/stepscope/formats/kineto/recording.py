@@ -37,7 +37,7 @@ _COLUMNS = {
     CPU: (*_TIMES, "name", "thread"),
     MARK: (*_TIMES, "name", "thread"),
     PYTHON: (*_TIMES, "name", "thread", "id", "parent"),
-    RUNTIME: (*_TIMES, "correlation"),
+    RUNTIME: (*_TIMES, "name", "correlation"),
     DEVICE: (*_TIMES, "name", "correlation", "stream", *_CALL),
     CALLS: (*_TIMES, "name", "thread", *_CALL),
 }
