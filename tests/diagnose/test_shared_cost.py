@@ -103,7 +103,7 @@ def test_a_replay_counts_where_few_steps_show_what_is_usual() -> None:
     job.line = SimpleNamespace(
         job_period_ns=np.array([410.0, 400.0, 400.0]) * MS, steps=np.arange(3), warm_up=0
     )
-    job.cycle = SimpleNamespace(length=1)
+    job.cycle, job.total = SimpleNamespace(length=1), np.zeros((2, 3))
     one = replace(a_suspect(1, 100, 0, 1), spikes=(0,), alone=True)
     healing: Any = Healing({frozenset((1,)): 60.0})
     healing.job, healing.replays, healing.judged = job, lambda _: True, lambda _: np.arange(3)

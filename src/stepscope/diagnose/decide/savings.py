@@ -30,6 +30,10 @@ PAUSES, NO_PHASE = "pauses", "no phase"
 FEW_PEERS = 8
 """The nearest peers whose pieces of a step tell where a culprit takes longer. Our choice."""
 
+ELSEWHERE = 0.25
+"""Share of its excess that a rank must have elsewhere in a phase than if the whole of it were slow.
+Our choice."""
+
 Savings = Mapping[tuple[int, str], Floats]
 """By row of the grid and phase: ns saved in each column, negative where peers were slower."""
 
@@ -151,19 +155,27 @@ class Shrinking:
     def _where_longer(self, who: int, phase: str, part: Floats) -> Floats:
         """As much in each step, but where the rank falls behind its peers in a phase: a slow layer
         is in one part of it, and what waits for data at the start of a step does nothing else at
-        its end. Evenly where its pieces are not those of its peers, or show less than half of it.
+        its end. It must be the same part in most steps: with inputs of any length each falls behind
+        anywhere. Evenly if not, or where its pieces are not those of its peers.
         """
         pieces, steps = self.pieces, self.pieces.graph.lanes.columns.size
         own, until = pieces.row == who, pieces.until(self._in(phase))
-        at, behind = pieces.at[own], pieces.beyond(until, own, self.peers[who])
+        at, place = pieces.at[own], pieces.place[own]
+        behind = pieces.beyond(until, own, self.peers[who])
         last = np.flatnonzero(own) >= pieces.rows.size
-        wanted, whole = np.zeros(steps), np.zeros(steps)
-        wanted[at[last]], whole[at[last]] = part[at[last]] * until[own][last], behind[last]
+        spent, whole = np.zeros(steps), np.zeros(steps)
+        spent[at[last]], whole[at[last]] = until[own][last], behind[last]
         known = np.bincount(at, ~np.isfinite(behind), steps) == 0
-        known &= (wanted > 0) & (whole > HALF * wanted)
+        known &= (part > 0) & (whole > HALF * part * spent)
+        usual = known[at]
+        even = until[own] / np.maximum(spent[at], 1.0)
+        share = _alike_in_most(place[usual], behind[usual] / whole[at[usual]], even[usual])
+        if share is None:
+            return self._evenly(who, phase, part)
+        reached = np.where(last, 1.0, share[np.minimum(place, share.size - 1)])
         placed = np.zeros(pieces.lane.size)
-        placed[own] = np.nan_to_num(behind) * (wanted / np.where(known, whole, 1.0))[at]
-        return np.where(known[at], pieces.since_gate(placed)[own], self._evenly(who, phase, part))
+        placed[own] = reached * (part * spent)[at]
+        return np.where(usual, pieces.since_gate(placed)[own], self._evenly(who, phase, part))
 
     def _in(self, phase: str) -> Floats:
         """How much of each piece a phase takes."""
@@ -212,6 +224,16 @@ class Shrinking:
 def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
     guilty = np.arange(rows) == row
     return np.flatnonzero(coupled(groups, guilty) & ~guilty)
+
+
+def _alike_in_most(place: Ints, share: Floats, even: Floats) -> Floats | None:
+    """By place in a step the usual share of its excess that a rank has until then; None where steps
+    differ, or where it is as if all of it were slow."""
+    size = int(place.max(initial=-1)) + 1
+    usual = stats.medians_of(place, share, size)
+    scatter = stats.medians_of(place, np.abs(share - usual[place]), size)
+    elsewhere = np.abs(usual - stats.medians_of(place, even, size)).max(initial=0.0)
+    return usual if elsewhere >= ELSEWHERE > scatter.max(initial=0.0) else None
 
 
 def _innocent(job: Observed, row: int, culprits: Sequence[int]) -> Ints:
