@@ -129,7 +129,8 @@ def keep(event: dict[str, Any], kind: str, found: Slow) -> None:
     stream = whole(thread) if stream == NULL else stream
     found.rows[kind].append({
         "cpu": called, "mark": called, "python": (*called, id, parent),
-        "runtime": (*times, name, correlation), "device": (*times, name, correlation, stream, *call),
+        "runtime": (*times, name, correlation),
+        "device": (*times, name, correlation, stream, *call),
     }[kind])  # fmt: skip
     if kind in ("cpu", "mark") and name.startswith(COMMUNICATES):
         found.rows["calls"].append((*called, *call))

@@ -136,7 +136,8 @@ def test_times_may_be_nanoseconds_already() -> None:
 def test_one_damaged_time_does_not_make_the_others_nanoseconds() -> None:
     first = '{"ph":"X","cat":"cuda_runtime","ts":99999999999999999999999},'
     rest = json.dumps([event("cuda_runtime", "a", at, 1) for at in range(9)])[1:]
-    assert rows(scanned((first + rest).encode(), len(first)), "runtime")[1] == (1000, 1000, "a", NULL)
+    found = rows(scanned((first + rest).encode(), len(first)), "runtime")
+    assert found[1] == (1000, 1000, "a", NULL)
 
 
 def test_of_a_name_that_comes_twice_the_last_counts() -> None:
