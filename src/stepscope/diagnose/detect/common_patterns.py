@@ -142,9 +142,9 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
         held = min(_held_by_loading(job, first.window), most)  # of two ranks, one may be slow
         beta, loss = max(beta, held), max(loss, held)
     bits = max(first.judge.bits(function, largest), first.judge.bits(function, beta))
-    of_host = function.kind == "python"
+    of_host = function.kind == "python" or function.allocates
     # an annotation without a place in a file, such as the loader's, names no function
-    named_in_file = of_host and bool(function.location or function.caller)
+    named_in_file = function.allocates or (of_host and bool(function.location or function.caller))
     frame, does, detail = function.in_users_code, "in", _detail(some, beta)
     if function.loads and (worker := busiest_worker(first.window, first.window.rows)):
         (working, share), does = worker, "waiting for loader workers, which are in"

@@ -274,7 +274,7 @@ def _of_waste(finding: Waste) -> str:
         return STAGE if finding.ranks else UNEVEN
     if finding.method == "stage-imbalance":
         return STAGE_OR_HOST if finding.cause == "unknown" else STAGE_OR_DEVICE
-    code = ALLOCATES if ALLOCATION in finding.kernels else BESIDE_TRAINING
+    code = ALLOCATES if finding.function == ALLOCATION else BESIDE_TRAINING
     return code if finding.cause == "code" else SLOW[finding.cause]
 
 
