@@ -74,14 +74,13 @@ def key_of(function: Function) -> Key:
 
 def shipped(function: Function, has_devices: bool) -> Ranges:
     """What is expected of a function that no baseline knows."""
-    if function.allocates:
-        return Ranges(Range(0.0, ALLOCATION_MOST), WHOLE, WHOLE)
     most = {
         "python": PYTHON_MOST,
         "collective": COLLECTIVE_MOST,
         "copy": COPY_MOST,
         "operator": OPERATOR_MOST if has_devices else 1.0,
     }.get(function.kind, KERNEL_MOST)
+    most = ALLOCATION_MOST if function.allocates else most
     return Ranges(Range(0.0, most), WHOLE, WHOLE)
 
 

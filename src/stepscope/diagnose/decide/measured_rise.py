@@ -55,15 +55,16 @@ def measured_ns(
     parts = judged & inside, compared, judged & inside & ~_of_larger(one, culprits, columns)
     slow, usual, alone = (period[part] + paused[part].mean() if part.any() else period[part]
                           for part in parts)  # fmt: skip
-    fast = _fast_ns(period + paused[compared].mean(), compared, one) if is_apart else -np.inf
-    most = max(float(slow.mean()) - fast, 0.0)
+    most = np.inf
+    if is_apart:
+        fast = _fast_ns(period + paused[compared].mean(), compared, one)
+        most = max(float(slow.mean()) - fast, 0.0)
     if min(slow.size, usual.size) < LEAST_EITHER:
         return 0.0, most
     part = alone.size / slow.size if alone.size >= LEAST_ALONE else 1.0
     slow = alone if alone.size >= LEAST_ALONE else slow
     ranks = [int(job.line.ranks[other.row]) for other in culprits]
-    own_known = not hides_waits(job)
-    of_all = others_rise_ns(job, ranks, compared, judged & inside) if own_known else 0.0
+    of_all = 0.0 if hides_waits(job) else others_rise_ns(job, ranks, compared, judged & inside)
     rise = stats.median(slow) - stats.median(usual) - of_all
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip

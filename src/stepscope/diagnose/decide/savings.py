@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -158,8 +159,11 @@ class Shrinking:
         its end. It must be the same part in most steps: with inputs of any length each falls behind
         anywhere. Evenly if not, or where its pieces are not those of its peers.
         """
+        evenly, until = self._evenly(who, phase, part), self._until.get(phase)
+        if until is None:
+            return evenly
         pieces, steps = self.pieces, self.pieces.graph.lanes.columns.size
-        own, until = pieces.row == who, pieces.until(self._in(phase))
+        own = pieces.row == who
         at, place = pieces.at[own], pieces.place[own]
         behind = pieces.beyond(until, own, self.peers[who])
         last = np.flatnonzero(own) >= pieces.rows.size
@@ -171,11 +175,17 @@ class Shrinking:
         even = until[own] / np.maximum(spent[at], 1.0)
         share = _alike_in_most(place[usual], behind[usual] / whole[at[usual]], even[usual])
         if share is None:
-            return self._evenly(who, phase, part)
+            return evenly
         reached = np.where(last, 1.0, share[np.minimum(place, share.size - 1)])
         placed = np.zeros(pieces.lane.size)
         placed[own] = reached * (part * spent)[at]
-        return np.where(usual, pieces.since_gate(placed)[own], self._evenly(who, phase, part))
+        return np.where(usual, pieces.since_gate(placed)[own], evenly)
+
+    @cached_property
+    def _until(self) -> Mapping[str, Floats]:
+        """By phase what each lane has spent in it by the end of each piece."""
+        phases = (NO_PHASE, *self.pieces.inside)
+        return {phase: self.pieces.until(self._in(phase)) for phase in phases}
 
     def _in(self, phase: str) -> Floats:
         """How much of each piece a phase takes."""
