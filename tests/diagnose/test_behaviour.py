@@ -207,7 +207,7 @@ def test_who_calls_a_function_more_often_has_more_work() -> None:
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", (3,))
 
 
-def test_further_calls_may_be_longer_ones_if_the_device_keeps_pace() -> None:
+def test_further_calls_may_be_longer_ones_if_the_device_is_no_slower() -> None:
     slow = one_slow("gemm", but(0.3, RANKS, r3=0.5), calls=but(1000, RANKS, r3=1200))
     assert [one.cause for one in judged(slow).verdicts] == ["load_imbalance"]
     slow[1] = replace(slow[1], beta=but(0.2, RANKS, r3=0.35))

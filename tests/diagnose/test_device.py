@@ -72,7 +72,7 @@ def test_more_kernels_of_the_usual_length_are_more_work() -> None:
     assert "more work, not slower" in why(verdict)
 
 
-def test_so_are_longer_ones_beside_the_usual_while_the_device_keeps_pace() -> None:
+def test_so_are_longer_ones_beside_the_usual_while_the_device_is_no_slower() -> None:
     """The last stage of a pipeline multiplies by a larger matrix, in a kernel of the same name."""
     verdict = the_verdict(with_odd_rank(*USUAL, Piece("gemm", 50)))
     assert (verdict.cause, verdict.kernels) == ("load_imbalance", ("gemm",))

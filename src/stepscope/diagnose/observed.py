@@ -21,6 +21,7 @@ from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
 from stepscope.diagnose.views.cycle import Cycle, exchanged_ns, find_cycle
+from stepscope.diagnose.views.frames import awaits_device
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.patterns import Patterns, read_patterns
@@ -71,7 +72,7 @@ class Observed:
         gpus = any(host.gpus for host in self.window.job.hosts)
         if gpus or any(table is not None for table in kernels):
             return True
-        return self.samples is not None and bool(self.samples.awaits_device.any())
+        return self.samples is not None and bool(self.samples.end_in(awaits_device).any())
 
     @cached_property
     def line(self) -> Timeline:

@@ -194,8 +194,8 @@ class Search:
             again = [one for one in slow if is_known(one, named)]
             self.let_go += map(rules.same_cause, again)
             slow = [one for one in slow if one not in again]
-            told = {rank for one in slow for rank in one.ranks if one.costs_enough}
-            same = [one for one in groups if told.intersection(one.ranks)]
+            reported = {rank for one in slow for rank in one.ranks if one.costs_enough}
+            same = [one for one in groups if reported.intersection(one.ranks)]
             self._drop([*same, *(one for one in held if one not in same)], detector.name)
             merged = joined(self.job, slow) if detector.name == "argus-l3" else slow
             others = [one for one in known if not isinstance(one, Slowdown)]

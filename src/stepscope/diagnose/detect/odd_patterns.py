@@ -152,10 +152,10 @@ def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:
         return True
     is_kernel = patterns.functions[function].kind == "kernel"
     may_be = is_kernel and LONGER * (calls - 1) >= ALMOST_ALL * (beta - 1)
-    return may_be and _keeps_pace(patterns, row, group)
+    return may_be and _is_no_slower(patterns, row, group)
 
 
-def _keeps_pace(patterns: Patterns, row: int, group: Ints) -> bool:
+def _is_no_slower(patterns: Patterns, row: int, group: Ints) -> bool:
     """Whether the kernels that all ranks run as often take a rank no longer than its peers."""
     calls = patterns.calls[:, group]
     alike = (calls == calls[:, :1]).all(axis=1) & (patterns.calls[:, row] == calls[:, 0])

@@ -25,7 +25,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF
-from stepscope.diagnose.views.frames import function_of, is_users
+from stepscope.diagnose.views.frames import awaits_device, function_of, is_users
 from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples
 from stepscope.diagnose.views.unnamed import covered
 from stepscope.diagnose.words.advice import who_spend
@@ -121,7 +121,7 @@ def _own(job: Observed, samples: Samples) -> Mask:
     whole = stats.sums(samples.row, samples.weight, rows)
     loop = stats.sums(samples.row, np.where(samples.in_loop, samples.weight, 0.0), rows)
     sleeps = used < HALF * loop / np.maximum(whole, 1.0)
-    own = (samples.beside_training & ~samples.awaits_device)[samples.code]
+    own = samples.beside_training[samples.code] & ~samples.end_in(awaits_device)
     return np.asarray(own & ~(samples.in_loop & sleeps[samples.row]))
 
 

@@ -58,6 +58,11 @@ def function_of(frame: str) -> str:
     return f"{head})" if colon and line.rstrip(")").isdigit() else frame
 
 
+def awaits_device(frame: str) -> bool:
+    """Whether a host waits in it for its GPU, which works meanwhile."""
+    return DEVICES in frame and waits(frame)
+
+
 def waits(frame: str) -> bool:
     """Whether a frame is a function in which ranks wait for one another.
 

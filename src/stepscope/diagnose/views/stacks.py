@@ -25,7 +25,6 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import (
-    DEVICES,
     LOADER,
     MODULES,
     TRAINING,
@@ -324,12 +323,6 @@ class Samples:
     def shows_modules(self) -> bool:
         """Whether stacks show the framework's modules, so that other code is the user's own."""
         return any(MODULES in name for name in self.functions)
-
-    @cached_property
-    def awaits_device(self) -> Mask:
-        """Stacks in which a host waits for its device, which works meanwhile."""
-        devices = self._which(lambda name: DEVICES in name and waits(name))
-        return np.asarray(devices[self._innermost])
 
     @cached_property
     def beside_training(self) -> Mask:
