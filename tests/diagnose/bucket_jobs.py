@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stepscope.diagnose.numeric import stats
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window
 
@@ -74,3 +75,8 @@ def bucket_job(
         "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
         "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", comm),
     })  # fmt: skip
+
+
+def lasts_ns(window: Window) -> float:
+    """What a usual step takes."""
+    return stats.median(window.tables["steps"].floats("duration_ns"))

@@ -10,13 +10,12 @@ import pytest
 
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.finding import Evidence, Finding, Slowdown, Verdict
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
 from stepscope.window import Floats, Strings, Window
 
-from .bucket_jobs import bucket_job
+from .bucket_jobs import bucket_job, lasts_ns
 from .jobs import Fault, a_job, put, with_samples
 
 
@@ -101,9 +100,8 @@ def test_where_no_step_is_without_it_its_fastest_transfers_show_what_it_costs() 
     shown = Evidence("cpu-quota", "", {"throttled": 0.8})
     slow = starved(2, 3, steps=(0, 59), lost_fraction=0.02, supporting=(shown,))
     (found,) = with_measured_loss(Observed(stopped), [slow])
-    lasted = [stats.median(one.tables["steps"].ints("duration_ns").astype(float))
-              for one in (stopped, usual)]  # fmt: skip
-    assert found.lost_fraction == pytest.approx(0.02 + 1 - lasted[1] / lasted[0], abs=0.05)
+    costs = 1 - lasts_ns(usual) / lasts_ns(stopped)
+    assert found.lost_fraction == pytest.approx(0.02 + costs, abs=0.05)
 
 
 def test_a_quota_that_shows_in_single_steps_stops_its_host_in_the_others_too() -> None:

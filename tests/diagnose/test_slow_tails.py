@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Window
 
-from .bucket_jobs import bucket_job
+from .bucket_jobs import bucket_job, lasts_ns
 
 
 @pytest.mark.parametrize(("transfer_ms", "tail_ms"), [(1.0, 80.0), (20.0, 40.0), (25.0, 80.0)])
@@ -20,8 +18,4 @@ def test_a_slow_tail_costs_what_it_takes_longer_than_the_last_transfer(
     slow, usual = (bucket_job(lambda *_: transfer_ms, (0.0,) * 7 + (ms,)) for ms in (tail_ms, 0.0))
     (verdict,) = diagnose(slow).verdicts
     assert verdict.ranks == (7,)
-    assert verdict.lost_fraction == pytest.approx(1 - lasts(usual) / lasts(slow), abs=0.02)
-
-
-def lasts(window: Window) -> float:
-    return stats.median(window.tables["steps"].ints("duration_ns").astype(float))
+    assert verdict.lost_fraction == pytest.approx(1 - lasts_ns(usual) / lasts_ns(slow), abs=0.02)
