@@ -64,6 +64,7 @@ POLL_SECONDS = 0.25
 """How often to check for files of other hosts; this host's processor sends notifications."""
 FAULTY_SECONDS = 60.0
 """Until the next diagnosis after an internal error: other data may not lead to it. Our choice."""
+WAITING = "waiting for the first steps"
 _SEARCH_SECONDS = 1.0
 """How often to look for new host folders."""
 
@@ -364,7 +365,7 @@ class _Terminal:
             yield Text.from_ansi(self._partial.rsplit(b"\r", 1)[-1].decode(errors="replace"))
         diagnosis = self._diagnosis
         if diagnosis is None:
-            yield Text("stepscope: waiting for the first steps", style="dim")
+            yield Text(f"stepscope: {WAITING}", style="dim")
             return
         points = buckets(diagnosis.series, self._console.width - 1)
         yield Text(encodable(sparkline(points)), no_wrap=True)
@@ -378,14 +379,14 @@ def status(diagnosis: Diagnosis) -> str:
     """The job in one line: step, step time, state."""
     series = diagnosis.series
     if not series.steps:
-        return f"no steps yet, {count(diagnosis.ranks, 'rank')}"
+        return WAITING
     recent = sorted(series.duration_ns[-20:])
     middle = duration(recent[len(recent) // 2])
     state = render_headline(diagnosis)
     if diagnosis.verdicts:
         state = f"{story.status(diagnosis)}; {count(len(diagnosis.verdicts), 'culprit')}"
-    pace = f", {middle} per step" if any(recent) else ""  # the first one may not have ended
-    return f"step {series.steps[-1]}{pace}; {state}"
+    lasts = f", {middle} per step" if any(recent) else ""  # the first one may not have ended
+    return f"step {series.steps[-1]}{lasts}; {state}"
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
