@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.published import argus_l1, argus_l2
-from stepscope.diagnose.detect.straggler import log_ratios
+from stepscope.diagnose.detect.ranks.straggler import log_ratios
+from stepscope.diagnose.detect.steps import step_time
 from stepscope.window import Floats, Ints
 
 WINDOWS = 60

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stepscope.diagnose.detect.odd_patterns import odd_functions
+from stepscope.diagnose.detect.profiled.odd_patterns import odd_functions
 from stepscope.diagnose.detect.published.eroica import (
     DELTA,
     MADS,

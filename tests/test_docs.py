@@ -145,8 +145,12 @@ def test_internal_links_lead_somewhere() -> None:
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name below `stepscope` stands for."""
+    """What a dotted name below `stepscope`, or below its `diagnose`, stands for."""
     parts = name.split(".")
+    if (SOURCE / "diagnose" / parts[0]).exists() or (
+        SOURCE / "diagnose" / f"{parts[0]}.py"
+    ).exists():
+        parts.insert(0, "diagnose")
     for cut in range(len(parts), 0, -1):
         path = SOURCE.joinpath(*parts[:cut])
         files = (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose.detect import straggler_brief as brief
+from stepscope.diagnose.detect.ranks import straggler_brief as brief
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
+from stepscope.diagnose.detect.ranks.transient import Series, SpikingRank, spiking_ranks
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.numeric.chance import poisson_tail
 from stepscope.diagnose.run import diagnose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.detect.duties import planned_steps
+from stepscope.diagnose.detect.steps.duties import planned_steps
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 

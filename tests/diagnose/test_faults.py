@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepscope.diagnose.detect.network import SlowLinks
+from stepscope.diagnose.detect.links.network import SlowLinks
 from stepscope.diagnose.finding import SlowLink
 from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed

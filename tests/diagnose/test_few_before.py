@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.step_time import sudden
+from stepscope.diagnose.detect.steps.step_time import sudden
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Floats

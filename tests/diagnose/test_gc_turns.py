@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.in_turns import lengthening
+from stepscope.diagnose.detect.ranks.in_turns import lengthening
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job, ProcessGroup

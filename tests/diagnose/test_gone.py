@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stepscope.diagnose.detect.vanished import find_vanished
+from stepscope.diagnose.detect.stuck.vanished import find_vanished
 from stepscope.diagnose.operators.standstill import waits_for_ranks
 from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.window import Window

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.gradual import gradual_rise, is_gradual
 from stepscope.diagnose.detect.regression.rise import Rise
 from stepscope.diagnose.detect.regression.shared import _is_hidden, stands_for_all
-from stepscope.diagnose.detect.stages import in_stages
-from stepscope.diagnose.detect.step_time import StepChange
+from stepscope.diagnose.detect.steps.gradual import gradual_rise, is_gradual
+from stepscope.diagnose.detect.steps.stages import in_stages
+from stepscope.diagnose.detect.steps.step_time import StepChange
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.suspect import Suspect

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.decide.late import with_cause
-from stepscope.diagnose.detect.host_time import most_lost
+from stepscope.diagnose.detect.hosts.host_time import most_lost
 from stepscope.diagnose.finding import Slowdown, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

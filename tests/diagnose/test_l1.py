@@ -13,7 +13,7 @@ from stepscope.diagnose.detect.published.argus_l1 import (
     regression_as_published,
     wide_windows,
 )
-from stepscope.diagnose.detect.step_time import jitter, regression, scheduled
+from stepscope.diagnose.detect.steps.step_time import jitter, regression, scheduled
 from stepscope.window import Floats, Ints
 
 

@@ -12,7 +12,7 @@ from stepscope.diagnose.detect.published.argus_l2 import (
     imbalances,
     imbalances_by_group,
 )
-from stepscope.diagnose.detect.straggler import log_ratios, stragglers
+from stepscope.diagnose.detect.ranks.straggler import log_ratios, stragglers
 from stepscope.diagnose.numeric.stats import window_width
 from stepscope.window import Floats, Ints
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.kernels.slow_kernel import Slower, slower
 from stepscope.diagnose.detect.published.argus_l3 import as_published
-from stepscope.diagnose.detect.slow_kernel import Slower, slower
 from stepscope.window import Floats, Ints
 
 from .kernel_jobs import healthy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.late_alone import LateAlone
+from stepscope.diagnose.detect.ranks.late_alone import LateAlone
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed

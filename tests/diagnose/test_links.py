@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.network import without_strays
-from stepscope.diagnose.detect.slow_link import slow_links
+from stepscope.diagnose.detect.links.network import without_strays
+from stepscope.diagnose.detect.links.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.network.rates import measure_rates
 from stepscope.diagnose.numeric.chance import Runs, log_tail

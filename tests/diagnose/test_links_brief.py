@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_link_brief import _blamed, _fast, _Seen
+from stepscope.diagnose.detect.links.slow_link_brief import _blamed, _fast, _Seen
 from stepscope.diagnose.network.rates import _shares_kernel
 from stepscope.diagnose.network.slow_hosts import FAST
 from stepscope.diagnose.run import diagnose

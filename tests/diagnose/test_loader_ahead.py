@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.shared_loading import _by_chance
+from stepscope.diagnose.detect.waste.shared_loading import _by_chance
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.duties import habits
-from stepscope.diagnose.detect.long_stalls import by_regularity, chance
-from stepscope.diagnose.detect.transient import Series, spiking_ranks
+from stepscope.diagnose.detect.ranks.long_stalls import by_regularity, chance
+from stepscope.diagnose.detect.ranks.transient import Series, spiking_ranks
+from stepscope.diagnose.detect.steps.duties import habits
 from stepscope.diagnose.run import diagnose
 
 from .jobs import Fault, a_job

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.diagnose.detect.mismatch import find_mismatch
+from stepscope.diagnose.detect.stuck.mismatch import find_mismatch
 from stepscope.diagnose.finding import Stuck
 from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.report.story import costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.detect.own_past import OwnPast
+from stepscope.diagnose.detect.regression.own_past import OwnPast
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed

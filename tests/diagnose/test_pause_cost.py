@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
+from stepscope.diagnose.detect.ranks.gc_pauses import pause_cost_ns
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job

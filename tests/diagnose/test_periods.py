@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.periods import CAUSES, periods
+from stepscope.diagnose.detect.steps.periods import CAUSES, periods
 from stepscope.diagnose.numeric.combs import Axis, best, combs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

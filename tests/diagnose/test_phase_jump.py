@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.gradual import Trend
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
+from stepscope.diagnose.detect.steps.gradual import Trend
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.window import Floats

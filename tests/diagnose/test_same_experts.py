@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slowdown import suspect_of
+from stepscope.diagnose.detect.ranks.slowdown import suspect_of
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

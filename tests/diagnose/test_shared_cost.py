@@ -12,7 +12,7 @@ import pytest
 from stepscope.diagnose.account.model import unknown_excess_ns
 from stepscope.diagnose.decide import cost
 from stepscope.diagnose.decide.measured_rise import measured_ns
-from stepscope.diagnose.detect import common_patterns
+from stepscope.diagnose.detect.profiled import common_patterns
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.own_time import OwnTime
 from stepscope.window import Floats, Table

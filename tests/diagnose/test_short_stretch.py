@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.short_stretch import stragglers
+from stepscope.diagnose.detect.ranks.short_stretch import stragglers
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Window
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_transfers import SlowTransfers
-from stepscope.diagnose.detect.slow_transfers import _named as named
+from stepscope.diagnose.detect.links.slow_transfers import SlowTransfers
+from stepscope.diagnose.detect.links.slow_transfers import _named as named
 from stepscope.diagnose.finding import SlowLink
 from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects

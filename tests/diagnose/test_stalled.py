@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.stall import stalled
+from stepscope.diagnose.detect.kernels.stall import stalled
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Table, Window

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_group import slow_transfers
+from stepscope.diagnose.detect.links.slow_group import slow_transfers
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

@@ -12,8 +12,8 @@ import pytest
 
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide.undecided import _without_own_time
-from stepscope.diagnose.detect.in_turns import Turns, _cause
-from stepscope.diagnose.detect.recurring_loss import _since
+from stepscope.diagnose.detect.ranks.in_turns import Turns, _cause
+from stepscope.diagnose.detect.recurrent.recurring_loss import _since
 from stepscope.diagnose.finding import Recurring, Skipped
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.stall import stalled
+from stepscope.diagnose.detect.kernels.stall import stalled
 from stepscope.diagnose.numeric.combs import Axis, best
 from stepscope.diagnose.numeric.two_levels import long_kind
 from stepscope.diagnose.run import diagnose

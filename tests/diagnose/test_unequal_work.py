@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.decide.same_loss import begin_together
-from stepscope.diagnose.detect.imbalance import _reported as reported
+from stepscope.diagnose.detect.work.imbalance import _reported as reported
 from stepscope.diagnose.finding import SlowLink, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose

@@ -10,7 +10,7 @@ import pytest
 from stepscope.diagnose.decide import cost
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import savings
-from stepscope.diagnose.detect.straggler_ranks import Stragglers
+from stepscope.diagnose.detect.ranks.straggler_ranks import Stragglers
 from stepscope.diagnose.graph import step_graph
 from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed

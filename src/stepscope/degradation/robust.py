@@ -44,7 +44,7 @@ LEAST_UNITS = 20
 MOST_UNITS = 2_000
 """Remembered, besides the longest window; older ones no longer say what is usual. Our choice."""
 CLIP = 1.3
-"""As `diagnose.detect.step_time.CLIP`; our simulator."""
+"""As `diagnose.detect.steps.step_time.CLIP`; our simulator."""
 USUAL, OFTEN = 0.25, 0.9
 """Quantiles of earlier means: what is usual, and what was often seen. Our choice."""
 LIMIT = 6.0

@@ -9,23 +9,19 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from stepscope.diagnose.decide.by_kernels import KernelStalls, KernelStragglers, SlowGroupKernels
-from stepscope.diagnose.detect.behaviour import BehaviourPatterns
-from stepscope.diagnose.detect.busiest_connections import BusiestConnections
-from stepscope.diagnose.detect.busy_hosts import BusyHosts
-from stepscope.diagnose.detect.busy_processors import BusyProcessors
-from stepscope.diagnose.detect.common_patterns import CommonPatterns
-from stepscope.diagnose.detect.desync import Desync
-from stepscope.diagnose.detect.gc_turns import GcTurns
-from stepscope.diagnose.detect.gil_holder import GilHolder
-from stepscope.diagnose.detect.hang import Hang
-from stepscope.diagnose.detect.idle_devices import IdleDevices
-from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
-from stepscope.diagnose.detect.in_turns import InTurns
-from stepscope.diagnose.detect.late_alone import LateAlone
-from stepscope.diagnose.detect.mismatch import Mismatch
-from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
-from stepscope.diagnose.detect.odd_gauges import OddGauges
-from stepscope.diagnose.detect.own_past import OwnPast
+from stepscope.diagnose.detect.hosts.busy_hosts import BusyHosts
+from stepscope.diagnose.detect.hosts.busy_processors import BusyProcessors
+from stepscope.diagnose.detect.hosts.quota_hosts import CrowdedHosts, QuotaHosts
+from stepscope.diagnose.detect.hosts.slow_hosts import SlowHosts
+from stepscope.diagnose.detect.hosts.stopped import Stopped
+from stepscope.diagnose.detect.links.busiest_connections import BusiestConnections
+from stepscope.diagnose.detect.links.network import SlowGroups, SlowLinks
+from stepscope.diagnose.detect.links.slow_exchange import SlowExchange
+from stepscope.diagnose.detect.links.slow_link_brief import BriefLinks
+from stepscope.diagnose.detect.links.slow_transfers import SlowTransfers
+from stepscope.diagnose.detect.profiled.behaviour import BehaviourPatterns
+from stepscope.diagnose.detect.profiled.common_patterns import CommonPatterns
+from stepscope.diagnose.detect.profiled.gil_holder import GilHolder
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
@@ -35,26 +31,30 @@ from stepscope.diagnose.detect.published.holmes import HolmesPublished
 from stepscope.diagnose.detect.published.holmes_forest import HolmesForestPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
-from stepscope.diagnose.detect.quota_hosts import CrowdedHosts, QuotaHosts
-from stepscope.diagnose.detect.recurring_loss import RecurringLoss
+from stepscope.diagnose.detect.published.venustrace_passes import VenusTrace
+from stepscope.diagnose.detect.ranks.gc_turns import GcTurns
+from stepscope.diagnose.detect.ranks.in_turns import InTurns
+from stepscope.diagnose.detect.ranks.late_alone import LateAlone
+from stepscope.diagnose.detect.ranks.odd_gauges import OddGauges
+from stepscope.diagnose.detect.ranks.shortest_waits import ShortestWaits
+from stepscope.diagnose.detect.ranks.slow_units import SlowUnits
+from stepscope.diagnose.detect.ranks.straggler_ranks import BriefStragglers, GcStorms, Stragglers
+from stepscope.diagnose.detect.ranks.transient_ranks import Transients
+from stepscope.diagnose.detect.recurrent.recurring_loss import RecurringLoss
+from stepscope.diagnose.detect.recurrent.world_change import WorldChange
+from stepscope.diagnose.detect.regression.own_past import OwnPast
 from stepscope.diagnose.detect.regression.shared import SharedRegression
-from stepscope.diagnose.detect.shared_loading import SharedLoading
-from stepscope.diagnose.detect.shortest_waits import ShortestWaits
-from stepscope.diagnose.detect.slow_exchange import SlowExchange
-from stepscope.diagnose.detect.slow_hosts import SlowHosts
-from stepscope.diagnose.detect.slow_link_brief import BriefLinks
-from stepscope.diagnose.detect.slow_loader import SlowLoader
-from stepscope.diagnose.detect.slow_transfers import SlowTransfers
-from stepscope.diagnose.detect.slow_units import SlowUnits
-from stepscope.diagnose.detect.stopped import Stopped
-from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
-from stepscope.diagnose.detect.transient_ranks import Transients
-from stepscope.diagnose.detect.two_levels import TwoLevels
-from stepscope.diagnose.detect.unsteady import StepTimes
-from stepscope.diagnose.detect.user_code import UserCode
-from stepscope.diagnose.detect.vanished import Vanished
-from stepscope.diagnose.detect.venustrace import VenusTrace
-from stepscope.diagnose.detect.world_change import WorldChange
+from stepscope.diagnose.detect.steps.two_levels import TwoLevels
+from stepscope.diagnose.detect.steps.unsteady import StepTimes
+from stepscope.diagnose.detect.stuck.desync import Desync
+from stepscope.diagnose.detect.stuck.hang import Hang
+from stepscope.diagnose.detect.stuck.mismatch import Mismatch
+from stepscope.diagnose.detect.stuck.vanished import Vanished
+from stepscope.diagnose.detect.waste.idle_devices import IdleDevices
+from stepscope.diagnose.detect.waste.shared_loading import SharedLoading
+from stepscope.diagnose.detect.waste.slow_loader import SlowLoader
+from stepscope.diagnose.detect.waste.user_code import UserCode
+from stepscope.diagnose.detect.work.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.explain.function import Collecting, Compilation, SlowerFunction

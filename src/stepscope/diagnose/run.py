@@ -25,9 +25,9 @@ from stepscope.diagnose.decide.unseen import (
     worded,
 )
 from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
-from stepscope.diagnose.detect import desync, hang, vanished
-from stepscope.diagnose.detect.duties import pauses_of_all, planned_steps
-from stepscope.diagnose.detect.periods import periods
+from stepscope.diagnose.detect.steps.duties import pauses_of_all, planned_steps
+from stepscope.diagnose.detect.steps.periods import periods
+from stepscope.diagnose.detect.stuck import desync, hang, vanished
 from stepscope.diagnose.finding import Diagnosis, Finding, Skipped, Slowdown, Span, Stuck, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview.overview import (

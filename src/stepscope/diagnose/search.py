@@ -45,8 +45,8 @@ from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.stuck import without_effects
 from stepscope.diagnose.decide.unseen import as_suspects
-from stepscope.diagnose.detect.busy_hosts import holds_up
-from stepscope.diagnose.detect.quota_hosts import is_known, stops
+from stepscope.diagnose.detect.hosts.busy_hosts import holds_up
+from stepscope.diagnose.detect.hosts.quota_hosts import is_known, stops
 from stepscope.diagnose.finding import (
     Finding,
     Recurring,

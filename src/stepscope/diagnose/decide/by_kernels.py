@@ -25,12 +25,17 @@ import numpy as np
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.rules import suspected
-from stepscope.diagnose.detect.group_since import Since, slower_since
-from stepscope.diagnose.detect.slow_exchange import slower_by_kernels
-from stepscope.diagnose.detect.slow_group_kernels import RATIO, Shifted, groups_of, shifted_groups
-from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
-from stepscope.diagnose.detect.stall import Stalled, stalled
-from stepscope.diagnose.detect.straggler_brief import PERSISTENCE
+from stepscope.diagnose.detect.kernels.slow_group_kernels import (
+    RATIO,
+    Shifted,
+    groups_of,
+    shifted_groups,
+)
+from stepscope.diagnose.detect.kernels.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
+from stepscope.diagnose.detect.kernels.stall import Stalled, stalled
+from stepscope.diagnose.detect.links.group_since import Since, slower_since
+from stepscope.diagnose.detect.links.slow_exchange import slower_by_kernels
+from stepscope.diagnose.detect.ranks.straggler_brief import PERSISTENCE
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.kernels import costliest, evidence_of, group_of, longer_kernels
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED

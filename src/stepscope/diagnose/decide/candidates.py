@@ -15,9 +15,9 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.unseen import worded
-from stepscope.diagnose.detect import straggler, straggler_brief
-from stepscope.diagnose.detect.straggler import least_steps
-from stepscope.diagnose.detect.straggler_ranks import is_brief, steps_since_onset
+from stepscope.diagnose.detect.ranks import straggler, straggler_brief
+from stepscope.diagnose.detect.ranks.straggler import least_steps
+from stepscope.diagnose.detect.ranks.straggler_ranks import is_brief, steps_since_onset
 from stepscope.diagnose.finding import Candidate, Decision, Finding, Verdict
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

@@ -10,9 +10,9 @@ import numpy as np
 from stepscope.diagnose.decide.cause import reason_of
 from stepscope.diagnose.decide.same_loss import names_nothing
 from stepscope.diagnose.decide.slow_ranks import named_phase
-from stepscope.diagnose.detect.host_time import CAUSES, most_lost, waited_for
-from stepscope.diagnose.detect.late_alone import SCORE
-from stepscope.diagnose.detect.slowdown import suspect_of
+from stepscope.diagnose.detect.hosts.host_time import CAUSES, most_lost, waited_for
+from stepscope.diagnose.detect.ranks.late_alone import SCORE
+from stepscope.diagnose.detect.ranks.slowdown import suspect_of
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.finding import Cause, Finding, Recurring, Regression, Slowdown
 from stepscope.diagnose.method import Explanation

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.diagnose.decide.cost import among_spikes
 from stepscope.diagnose.decide.rules import ON_CRITICAL_PATH, suspected
-from stepscope.diagnose.detect.transient import LASTING
+from stepscope.diagnose.detect.ranks.transient import LASTING
 from stepscope.diagnose.finding import Decision, Slowdown, Unsteady
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.waits_known import hides_waits
-from stepscope.diagnose.detect.step_time import BLOCK
+from stepscope.diagnose.detect.steps.step_time import BLOCK
 from stepscope.diagnose.finding import (
     Cause,
     Finding,

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.detect.gc_pauses import pause_cost_ns
+from stepscope.diagnose.detect.ranks.gc_pauses import pause_cost_ns
 from stepscope.diagnose.graph.covers import GC, pause_covers
 from stepscope.diagnose.graph.pieces import Pieces
 from stepscope.diagnose.graph.step_graph import StepGraph

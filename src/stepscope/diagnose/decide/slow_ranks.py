@@ -18,8 +18,8 @@ from stepscope.diagnose.decide.experts import excused
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.sets import with_sets
 from stepscope.diagnose.decide.whole_groups import as_groups
-from stepscope.diagnose.detect import host_time
-from stepscope.diagnose.detect.straggler_brief import SUSPECTS
+from stepscope.diagnose.detect.hosts import host_time
+from stepscope.diagnose.detect.ranks.straggler_brief import SUSPECTS
 from stepscope.diagnose.explain import gpu, passes
 from stepscope.diagnose.explain.saving import saves
 from stepscope.diagnose.finding import Cause, Slowdown, Span, Value

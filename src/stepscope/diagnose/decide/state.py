@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import LEAST_SEGMENT
+from stepscope.diagnose.detect.steps.step_time import LEAST_SEGMENT
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Cause,

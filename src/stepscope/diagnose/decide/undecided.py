@@ -15,8 +15,8 @@ from stepscope.diagnose.account.idle_devices import exposed_ns, host_wait_ns
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.decide.unseen import meeting_absent, waiting_for_absent
 from stepscope.diagnose.decide.waits_known import connects
-from stepscope.diagnose.detect import desync
-from stepscope.diagnose.detect.step_time import sudden
+from stepscope.diagnose.detect.steps.step_time import sudden
+from stepscope.diagnose.detect.stuck import desync
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Ledger

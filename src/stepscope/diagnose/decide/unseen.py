@@ -26,7 +26,7 @@ import numpy as np
 
 from stepscope.diagnose.account.absent import exposed_ns, unrecorded_ranks, wait_ns
 from stepscope.diagnose.decide.rules import LAST_ARRIVAL, suspected
-from stepscope.diagnose.detect.busy_hosts import BusyHosts
+from stepscope.diagnose.detect.hosts.busy_hosts import BusyHosts
 from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict, Waste
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

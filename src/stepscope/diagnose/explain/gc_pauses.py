@@ -7,7 +7,7 @@ Cost: a mean over the pauses. Cannot see: pauses below the collector's reporting
 
 from __future__ import annotations
 
-from stepscope.diagnose.detect.gc_pauses import collecting_function, extra_pause_ns
+from stepscope.diagnose.detect.ranks.gc_pauses import collecting_function, extra_pause_ns
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed

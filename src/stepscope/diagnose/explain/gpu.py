@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.odd_gauges import LOW
+from stepscope.diagnose.detect.ranks.odd_gauges import LOW
 from stepscope.diagnose.explain.cpu import of_host, processor_evidence
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.slow_kernel import EFFECT, distance_of
-from stepscope.diagnose.detect.transient import UNLIKE
+from stepscope.diagnose.detect.kernels.slow_kernel import EFFECT, distance_of
+from stepscope.diagnose.detect.ranks.transient import UNLIKE
 from stepscope.diagnose.explain.cpu import processor_evidence
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence, Span, Value

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.behaviour import cause_by_kind, evidence
-from stepscope.diagnose.detect.odd_patterns import LOWER, Odd
+from stepscope.diagnose.detect.profiled.behaviour import cause_by_kind, evidence
+from stepscope.diagnose.detect.profiled.odd_patterns import LOWER, Odd
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.odd_patterns import LONGER
+from stepscope.diagnose.detect.profiled.odd_patterns import LONGER
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
 from stepscope.diagnose.explain.more_data import MoreData

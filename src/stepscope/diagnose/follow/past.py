@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.detect import step_time as l1
+from stepscope.diagnose.detect.steps import step_time as l1
 from stepscope.diagnose.finding import AnomalousWindow, Diagnosis, State, Verdict
 from stepscope.diagnose.shown import StepSeries
 from stepscope.diagnose.views.timeline import WARM_UP_SHARE, WARM_UP_STEPS

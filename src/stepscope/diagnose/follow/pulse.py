@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import SLIGHT_RISE, SPIKE_RATIO
+from stepscope.diagnose.detect.steps.step_time import SLIGHT_RISE, SPIKE_RATIO
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.window import Floats, Window

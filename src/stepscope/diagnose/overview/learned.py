@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepscope.diagnose.account.ranges import key_of
-from stepscope.diagnose.detect.common_devices import unequal
+from stepscope.diagnose.detect.profiled.common_devices import unequal
 from stepscope.diagnose.expected import ENOUGH_WINDOWS, Expected, Key, Range, Ranges
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

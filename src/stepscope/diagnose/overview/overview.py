@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose.account.ranges import Judge
-from stepscope.diagnose.detect.periods import CAUSES, EVIDENCE
+from stepscope.diagnose.detect.steps.periods import CAUSES, EVIDENCE
 from stepscope.diagnose.finding import Evidence, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed

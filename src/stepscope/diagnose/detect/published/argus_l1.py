@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import LEAST_RISE
+from stepscope.diagnose.detect.steps.step_time import LEAST_RISE
 from stepscope.diagnose.finding import Unsteady
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import compiled

@@ -6,7 +6,7 @@ Paper: none. Cost: means over the samples of hosts. Cannot see: processes in oth
 from __future__ import annotations
 
 from stepscope.diagnose.detect.regression.rise import Rise
-from stepscope.diagnose.detect.step_time import StepChange
+from stepscope.diagnose.detect.steps.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES

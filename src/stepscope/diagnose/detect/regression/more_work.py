@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.account.waste import WITHIN
+from stepscope.diagnose.detect.recurrent.world_change import find_changes
 from stepscope.diagnose.detect.regression.rise import NOTABLE, UNCHANGED, Rise, risen
-from stepscope.diagnose.detect.step_time import SLIGHT_RISE, StepChange
-from stepscope.diagnose.detect.world_change import find_changes
+from stepscope.diagnose.detect.steps.step_time import SLIGHT_RISE, StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.unnamed import UNNAMED

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.gradual import Trend
-from stepscope.diagnose.detect.step_time import BLOCK, StepChange, sudden
+from stepscope.diagnose.detect.steps.gradual import Trend
+from stepscope.diagnose.detect.steps.step_time import BLOCK, StepChange, sudden
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import communicates

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import StepChange
+from stepscope.diagnose.detect.steps.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF

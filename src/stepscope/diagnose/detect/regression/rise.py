@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.account.model import Model
-from stepscope.diagnose.detect.gc_pauses import risen_pause_ns
-from stepscope.diagnose.detect.step_time import StepChange
+from stepscope.diagnose.detect.ranks.gc_pauses import risen_pause_ns
+from stepscope.diagnose.detect.steps.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
-from stepscope.diagnose.detect.gc_pauses import collecting_function
-from stepscope.diagnose.detect.gradual import Trend, gradual_rise, is_gradual
+from stepscope.diagnose.detect.ranks.gc_pauses import collecting_function
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.grown_kernel import grown_kernel
 from stepscope.diagnose.detect.regression.machines import are_others_there, are_several_at_once
@@ -29,9 +28,9 @@ from stepscope.diagnose.detect.regression.more_work import looks_like_more_work
 from stepscope.diagnose.detect.regression.phase_jump import phase_jump
 from stepscope.diagnose.detect.regression.phases import grown_phases
 from stepscope.diagnose.detect.regression.rise import UNCHANGED, Rise, shared_rise
-from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
-from stepscope.diagnose.detect.stages import in_stages
-from stepscope.diagnose.detect.step_time import (
+from stepscope.diagnose.detect.steps.gradual import Trend, gradual_rise, is_gradual
+from stepscope.diagnose.detect.steps.stages import in_stages
+from stepscope.diagnose.detect.steps.step_time import (
     LEAST_RISE,
     SLIGHT_RISE,
     StepChange,
@@ -39,6 +38,7 @@ from stepscope.diagnose.detect.step_time import (
     is_brief,
     regression,
 )
+from stepscope.diagnose.detect.work.uneven import risen_excess_ns
 from stepscope.diagnose.finding import Cause, Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import all_hosts

@@ -1,0 +1,1 @@
+"""Hosts that lack processor time, are late, or were stopped."""

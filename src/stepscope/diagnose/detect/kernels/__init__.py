@@ -1,0 +1,1 @@
+"""Ranks and groups whose kernels take longer, by kernels alone."""

@@ -1,0 +1,1 @@
+"""Ranks that take longer than their peers: always, for a while, now and then, or in turns."""

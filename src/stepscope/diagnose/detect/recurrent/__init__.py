@@ -1,0 +1,1 @@
+"""Time that a job loses again and again, whoever takes it."""

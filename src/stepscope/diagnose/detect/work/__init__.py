@@ -1,0 +1,1 @@
+"""Work that is unequal by the job's own structure or data."""
