@@ -16,7 +16,7 @@ from stepscope.trace import Host
 from stepscope.window import Floats, Strings, Window
 
 from .bucket_jobs import bucket_job, lasts_ns
-from .jobs import Fault, a_job, put, with_samples
+from .jobs import Fault, a_job, a_table, put, with_samples
 
 
 def on_two_hosts(window: Window, *throttled: int) -> Window:
@@ -102,6 +102,24 @@ def test_where_no_step_is_without_it_its_fastest_transfers_show_what_it_costs() 
     (found,) = with_measured_loss(Observed(stopped), [slow])
     costs = 1 - lasts_ns(usual) / lasts_ns(stopped)
     assert found.lost_fraction == pytest.approx(0.02 + costs, abs=0.05)
+
+
+@pytest.mark.parametrize("waits", [0.9, 0.22, 0.02])
+def test_transfers_cost_no_more_than_the_threads_that_move_them_wait(waits: float) -> None:
+    """Other processes run from the first step on, so a third of the transfers are fast, no step."""
+
+    def job(more_ms: float) -> Window:
+        return bucket_job(lambda step, at: 5 + more_ms * ((step + at) % 3 > 0), (0.0,) * 4)
+
+    crowded, usual = job(40.0), job(0.0)
+    ranks, begins = (crowded.tables["steps"].ints(one) for one in ("rank", "start_ns"))
+    rows = [(rank, "comm_run_delay", at, waits if rank == 3 else 0.02)
+            for rank, at in zip(ranks, begins, strict=True)]  # fmt: skip
+    window = put(crowded, hardware=a_table("rank metric ts_ns value", rows))
+    slow = starved(2, 3, cause="contention", steps=(0, 59), lost_fraction=0.03)
+    (found,) = with_measured_loss(Observed(window), [slow])
+    longer = 1 - lasts_ns(usual) / lasts_ns(crowded)
+    assert found.lost_fraction == pytest.approx(0.03 + min(longer, waits - 0.02), abs=0.05)
 
 
 def test_a_quota_that_shows_in_single_steps_stops_its_host_in_the_others_too() -> None:

@@ -77,6 +77,34 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     assert sampler.stopped == halted
 
 
+def test_a_thread_that_moves_data_waits_for_a_processor() -> None:
+    """It shares one with another process; its main thread only waits for it to end."""
+    name = "open(f'/proc/self/task/{t.get_native_id()}/comm', 'w').write('gloo_tcp_loop')"
+    work = f"def f():\n  {name}; print(flush=True)\n  while True: sum(range(1000))"
+    code = f"import threading as t\n{work}\nt.Thread(target=f).start()"
+    only = {min(os.sched_getaffinity(0))}
+    with (
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as moving,
+        subprocess.Popen([sys.executable, "-c", _BURN]) as burning,
+    ):
+        try:
+            assert moving.stdout is not None and moving.stdout.readline()
+            sampler = HardwareSampler("host-0")
+            rows = sampler.sample().rows_of(JOB)
+            for rank, one in ((0, moving), (1, burning)):
+                for thread in psutil.Process(one.pid).threads():
+                    os.sched_setaffinity(thread.id, only)
+                sampler.watch(JOB, rank, one.pid, one.pid)
+            while _values(rows, 0).get("comm_run_delay", 0.0) < 0.2:
+                time.sleep(0.1)
+                rows = sampler.sample().rows_of(JOB)
+            assert _values(rows, 0)["run_delay"] < 0.1
+            assert "comm_run_delay" not in _values(rows, 1)
+        finally:
+            moving.kill()
+            burning.kill()
+
+
 def test_the_host() -> None:
     sampler = HardwareSampler("host-0")
     sampler.sample()

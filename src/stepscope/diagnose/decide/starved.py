@@ -7,7 +7,9 @@ A quota that was there from the first step on leaves none; but it stops its host
 100 ms and not in others, so the fastest steps are those that it hardly stopped, and the others cost
 what they take longer. Where steps are longer than such periods, the fastest transfers of its host
 show it instead. Neither costs more than the time in which the host was stopped. So do those of a
-host that seems slow in single steps only, and was stopped in the others, too.
+host that seems slow in single steps only, and was stopped in the others, too. Other processes
+leave some transfers alone as well. What their host's cost beyond the fastest is at most what its
+threads that move data waited for a processor, beyond those of other hosts (`comm_run_delay`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from stepscope.diagnose.network.transfers import transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import THROTTLED
-from stepscope.window import Mask
+from stepscope.window import Floats, Mask
 
 LEAST_STEPS = 5
 """Steps on either side that a difference needs. Our simulator."""
@@ -73,19 +75,40 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     if here.size < LEAST_STEPS:
         return one
     of_all = others_rise_ns(job, one.ranks, usual, inside)
-    loss = 1.0 - (stats.median(elsewhere) + of_all) / max(float(here.mean()), 1.0)
-    than = "the others"
+    loss, than = (
+        1.0 - (stats.median(elsewhere) + of_all) / max(float(here.mean()), 1.0),
+        "the others",
+    )
     if elsewhere.size < LEAST_STEPS:
-        loss = 1.0 - float(np.quantile(here, FASTEST)) / max(float(here.mean()), 1.0)
-        if _stopped(one) >= THROTTLED:
-            held_up = _held_up_ns(job, one.ranks, inside) / max(float(here.mean()), 1.0)
-            loss = max(loss, (one.lost_fraction or 0.0) + held_up)
-        loss, than = min(loss, _stopped(one)), "the fastest of them"
+        loss, than = _beyond_fastest(job, one, inside, here), "the fastest of them"
     if loss <= (one.lost_fraction or 0.0):
         return one
     says = f"of the step time is what its steps take longer than {than}, its transfers included"
     decision = Decision("measured-loss", True, loss, one.lost_fraction, says, gate=False)
     return replace(one, lost_fraction=loss, decisions=(*one.decisions, decision))
+
+
+def _beyond_fastest(job: Observed, one: Finding, inside: Mask, period_ns: Floats) -> float:
+    """What steps take longer than the fastest of them, or their transfers than the fastest."""
+    own, mean_ns = one.lost_fraction or 0.0, max(float(period_ns.mean()), 1.0)
+    stopped = _stopped(one)
+    most = max(stopped, own + _delayed(job, one.ranks, inside))
+    held_up = own + _held_up_ns(job, one.ranks, inside) / mean_ns if most > own else own
+    steps = 1.0 - float(np.quantile(period_ns, FASTEST)) / mean_ns if stopped >= THROTTLED else 0.0
+    return min(max(steps, held_up), most)
+
+
+def _delayed(job: Observed, ranks: Collection[int], inside: Mask) -> float:
+    """The share of the time for which threads that move data of a rank waited for a processor,
+    beyond those of other ranks."""
+    steps = np.flatnonzero(inside)
+    waited = job.hardware("comm_run_delay", int(steps[0]), int(steps[-1]) + 1)
+    theirs = np.isin(job.line.ranks, [*ranks])
+    known = np.isfinite(waited)
+    if not (known & theirs).any() or not (known & ~theirs).any():
+        return 0.0
+    beyond = float(waited[known & theirs].max()) - stats.median(waited[known & ~theirs])
+    return max(beyond, 0.0)
 
 
 def _held_up_ns(job: Observed, ranks: Collection[int], inside: Mask) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 _STOPPED = b"TtZ"
 """Stopped by a signal or a tracer, or a zombie."""
-_USER, _SYSTEM = 11, 12
+_USER, _SYSTEM, _THREADS = 11, 12, 17
 """Fields of `stat` after the name."""
 _MOST_BYTES = 1024
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -26,6 +26,7 @@ class Look:
     stopped: bool
     cpu_seconds: float
     """CPU time of all its threads since it started."""
+    threads: int
 
 
 class ProcessFiles:
@@ -43,21 +44,24 @@ class ProcessFiles:
         """Reads the state. Raises OSError: the process is gone."""
         state, *fields = read_stat(self._stat)
         ticks = int(fields[_USER - 1]) + int(fields[_SYSTEM - 1])
-        return Look(state in _STOPPED, ticks / _TICKS_PER_SECOND)
+        return Look(state in _STOPPED, ticks / _TICKS_PER_SECOND, int(fields[_THREADS - 1]))
 
     def run_delay_ns(self) -> int | None:
         """How long the thread was runnable without running; None without schedstats."""
-        if self._schedstat is None:
-            return None
-        try:
-            return int(os.pread(self._schedstat, _MOST_BYTES, 0).split()[1])
-        except (OSError, IndexError, ValueError):
-            return None
+        return None if self._schedstat is None else read_run_delay_ns(self._schedstat)
 
     def close(self) -> None:
         for file in (self._stat, self._schedstat):
             if file is not None:
                 os.close(file)
+
+
+def read_run_delay_ns(schedstat: int) -> int | None:
+    """How long the thread of an open file was runnable without running; None if it is gone."""
+    try:
+        return int(os.pread(schedstat, _MOST_BYTES, 0).split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def open_stat(pid: int) -> int:

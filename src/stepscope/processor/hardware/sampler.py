@@ -1,7 +1,8 @@
 """Samples hardware counters of the host and of every rank's process, from /proc, NVML and sysfs.
 
 Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time that the main
-thread was runnable but waited for a CPU), `cpu_throttled` (share of the time in which a quota kept
+thread was runnable but waited for a CPU), `comm_run_delay` (the same of the threads that move its
+data, together), `cpu_throttled` (share of the time in which a quota kept
 its control group from running), `proc_stopped` (1 while the process is stopped or gone) and
 `gpu_index` (the GPU it computes on). If a rank waits much for its CPU, also `allowed_cpus` and
 `stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
@@ -20,11 +21,12 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from stepscope.processor.hardware.comm_threads import CommThreads
 from stepscope.processor.hardware.machine import Machine
 from stepscope.processor.hardware.nvml import Gpus
 from stepscope.processor.hardware.other_processes import OtherProcesses
 from stepscope.processor.hardware.ports import Ports, rdma_adapters
-from stepscope.processor.hardware.proc import ProcessFiles
+from stepscope.processor.hardware.proc import Look, ProcessFiles
 from stepscope.processor.hardware.quota import Quotas
 from stepscope.processor.records.normalise import Rows
 
@@ -49,8 +51,10 @@ class _Watched:
     rank: int
     process: psutil.Process
     files: ProcessFiles
+    comm_threads: CommThreads
     cpu_seconds: float | None = None
-    delay_ns: int | None = None
+    delays_ns: Mapping[str, int] = field(default_factory=dict)
+    """By metric."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ class HardwareSampler:
         self.unwatch(pid)
         try:
             process = psutil.Process(pid)
-            self._watched[pid] = _Watched(job, rank, process, ProcessFiles(pid, thread_id))
+            files = ProcessFiles(pid, thread_id)
+            self._watched[pid] = _Watched(job, rank, process, files, CommThreads(pid))
             self._quotas.watch(pid)
         except (psutil.Error, OSError):
             return
@@ -130,6 +135,7 @@ class HardwareSampler:
         watched = self._watched.pop(pid, None)
         if watched is not None:
             watched.files.close()
+            watched.comm_threads.close()
         self._quotas.unwatch(pid)
         self._stopped.discard(pid)
 
@@ -204,7 +210,7 @@ class HardwareSampler:
             look = watched.files.look()
             if look.stopped:
                 return [(rank, "proc_stopped", 1.0), (rank, "cpu_util", 0.0)]
-            cpu = self._cpu_samples(watched, look.cpu_seconds, elapsed)
+            cpu = self._cpu_samples(watched, look, elapsed)
             return [(rank, "proc_stopped", 0.0), *self._throttled(watched), *cpu]
         except (psutil.Error, OSError):
             return [(rank, "proc_stopped", 1.0)]
@@ -214,19 +220,25 @@ class HardwareSampler:
         if share is not None:
             yield watched.rank, "cpu_throttled", share
 
-    def _cpu_samples(self, watched: _Watched, cpu: float, elapsed: float) -> Iterator[Sample]:
-        delay = watched.files.run_delay_ns()
-        before, watched.cpu_seconds = watched.cpu_seconds, cpu
-        delay_before, watched.delay_ns = watched.delay_ns, delay
+    def _cpu_samples(self, watched: _Watched, look: Look, elapsed: float) -> Iterator[Sample]:
+        before, watched.cpu_seconds = watched.cpu_seconds, look.cpu_seconds
+        delays_before, watched.delays_ns = watched.delays_ns, self._delays_ns(watched, look)
         if elapsed <= 0 or before is None:
             return
-        yield watched.rank, "cpu_util", (cpu - before) / elapsed
-        if delay is None or delay_before is None:
-            return
-        waited = (delay - delay_before) / 1e9 / elapsed
-        yield watched.rank, "run_delay", waited
-        if waited > LOOK_FROM_RUN_DELAY:
-            yield from self._other_process_samples(watched)
+        yield watched.rank, "cpu_util", (look.cpu_seconds - before) / elapsed
+        for metric in watched.delays_ns.keys() & delays_before.keys():
+            waited = (watched.delays_ns[metric] - delays_before[metric]) / 1e9 / elapsed
+            yield watched.rank, metric, waited
+            if metric == "run_delay" and waited > LOOK_FROM_RUN_DELAY:
+                yield from self._other_process_samples(watched)
+
+    def _delays_ns(self, watched: _Watched, look: Look) -> dict[str, int]:
+        """How long its threads were runnable without running so far, as far as that is known."""
+        delays = {
+            "run_delay": watched.files.run_delay_ns(),
+            "comm_run_delay": watched.comm_threads.run_delay_ns(look.threads, self._last or 0.0),
+        }
+        return {metric: ns for metric, ns in delays.items() if ns is not None}
 
     def _other_process_samples(self, watched: _Watched) -> Iterator[Sample]:
         allowed = set(watched.process.cpu_affinity() or ())
