@@ -83,6 +83,23 @@ def a_ring(slow: int | None, since: int, spread: float = 0.28) -> Window:
     return rows.window((RING,), period)
 
 
+def late_in_a_ring(rank: int, often: float) -> Window:
+    """Equal links; data goes round from who arrived last, and that is often the same rank."""
+    rows = Rows(np.random.default_rng(4))
+    period = np.full(STEPS, float(PERIOD))
+    for step in range(STEPS):
+        for seq in range(3):
+            begin = step * PERIOD + seq * 60 * MS
+            arrive = begin + rows.random.uniform(0, 5, 8) * MS
+            arrive[rank] += 15 * MS * (rows.random.random() < often)
+            away = np.abs(np.arange(8) - int(arrive.argmax()))
+            for each in RANKS:
+                end = 30 - min(away[each], 8 - away[each]) + rows.random.normal(0, 0.5)
+                rows.add(each, step, "dp-0", 3 * step + seq, "AllReduce", -1, arrive[each],
+                         arrive.max() + end * MS)  # fmt: skip
+    return rows.window((RING,), period)
+
+
 def two_rings(slow: int | None) -> Window:
     """Of one rank of each host: all-gathers at once, over a link that was slow all the time."""
     rows = Rows(np.random.default_rng(3))
@@ -166,6 +183,11 @@ def test_a_rank_that_was_slow_at_other_times_does_not_explain_the_link_of_its_ho
     aligned, _, _ = align(a_ring(slow=2, since=50))
     found = [one.ranks for one in SlowTransfers().detect(Observed(aligned), so_far)]
     assert found == ([(4, 5)] if named else [])
+
+
+def test_who_arrives_late_in_a_ring_makes_no_link_slow() -> None:
+    """Its members end about the rank that came last, which says nothing of where data is slow."""
+    assert found_in(late_in_a_ring(rank=1, often=0.6)) == []
 
 
 def test_a_link_that_was_always_slow_is_named_though_clocks_differ() -> None:

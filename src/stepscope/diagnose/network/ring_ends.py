@@ -89,15 +89,14 @@ def _of_place(
     kind = int(stats.sums(moved.kind[here], moved.took_ns[here], 0).argmax())
     here = here[moved.kind[here] == kind]
     late = _late(moved, here, len(moved.places[at].members))
-    if usual is not None:
-        alike = (moved.place == at) & (moved.kind == kind) & usual[moved.column]
-        before = _late(moved, np.flatnonzero(alike), late.shape[1])
-        if len(before) < LEAST:
-            return None
-        late = late - np.median(before, axis=0)
     if len(late) < LEAST:
         return None
-    typical = np.median(late, axis=0)
+    typical = _typical(late, moved.last[here])
+    if usual is not None:
+        alike = np.flatnonzero((moved.place == at) & (moved.kind == kind) & usual[moved.column])
+        if len(alike) < LEAST:
+            return None
+        typical -= _typical(_late(moved, alike, late.shape[1]), moved.last[alike])
     error = max(stats.sigma(one) for one in late.T) / np.sqrt(len(late))
     spread, took = float(np.ptp(typical)), float(np.median(moved.took_ns[here]))
     if spread < max(SPREAD * took, SURE * error, least_ns / len(late)):
@@ -106,6 +105,14 @@ def _of_place(
     apart = usual is not None or len(set(hosts)) == len(hosts)
     weight = dict(_weights(typical, moved, at, apart, moved.ops[kind] == "AllToAll"))
     return RingEnds(at, weight, min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH), spread)
+
+
+def _typical(late: Floats, last: Ints) -> Floats:
+    """The usual end of each member, whoever arrived last: from there data goes round, too, and so a
+    rank that is late makes ends spread about itself."""
+    each = [late[last == rank] for rank in np.unique(last)]
+    levels = [np.median(one, axis=0) for one in each if len(one) >= LEAST]
+    return np.asarray(np.median(levels or late, axis=0))
 
 
 def _late(moved: Transfers, operators: Ints, members: int) -> Floats:

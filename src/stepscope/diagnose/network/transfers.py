@@ -51,6 +51,8 @@ class Transfers:
     """From the last arrival to the end: of the receive, or of the last member."""
     left_ns: Ints
     """That end."""
+    last: Ints
+    """The rank that arrived last."""
     begins: Ints
     """Where each operator's members begin in `rank` and `end_ns`."""
     rank: Ints
@@ -122,14 +124,16 @@ def _gathered(job: Observed, table: Table, begins: Ints) -> Transfers | None:
     rows = np.repeat(whole, size)
     table, size, place = table.take(rows), size[whole], place[whole]
     begins, end = np.cumsum(size) - size, table.ints("end_ns")
-    left = _left(table, begins, end)
-    took = left - np.maximum.reduceat(arrivals(table), begins)
+    left, arrived = _left(table, begins, end), arrivals(table)
+    latest = np.maximum.reduceat(arrived, begins)
+    is_last = np.where(arrived == np.repeat(latest, size), table.ints("rank"), -1)
+    took, last = left - latest, np.maximum.reduceat(is_last, begins)
     possible = took > -IMPOSSIBLE_NS
     if not possible.all():
         rows = np.repeat(possible, size)
         table, size, place = table.take(rows), size[possible], place[possible]
         begins, end = np.cumsum(size) - size, end[rows]
-        left, took = left[possible], took[possible]
+        left, took, last = left[possible], took[possible], last[possible]
     host = {rank: one.name for one in job.window.job.hosts for rank in one.ranks}
     adapter = {rank: name for one in job.window.job.hosts for rank, name in adapters_of(one)}
     kind, ops = _kinds(table, begins)
@@ -137,7 +141,7 @@ def _gathered(job: Observed, table: Table, begins: Ints) -> Transfers | None:
         places, [tuple(host.get(rank, "") for rank in sorted(one.members)) for one in places],
         [tuple(adapter.get(rank, "") for rank in sorted(one.members)) for one in places],
         place, kind, ops, job.line.columns(table.ints("step")[begins]),
-        np.maximum(took, 0).astype(np.float64), left, begins, table.ints("rank"), end,
+        np.maximum(took, 0).astype(np.float64), left, last, begins, table.ints("rank"), end,
     )  # fmt: skip
 
 
