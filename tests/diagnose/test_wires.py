@@ -3,6 +3,7 @@ over TCP and with NCCL, one adapter per host or several, slow from some step on 
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Verdict
@@ -41,6 +42,17 @@ def test_over_tcp_the_ranks_behind_the_slow_adapter_are_named(
 ) -> None:
     (link,) = found_in(wires.but(since=since))
     assert (link.cause, link.ranks) == ("network", ranks)
+
+
+@pytest.mark.parametrize("times", [3.0, 5.0])
+def test_the_ends_of_a_ring_show_what_its_slow_link_costs_from_the_first_step_on(
+    times: float,
+) -> None:
+    wires = Wires(slow=1, times=times, groups=one_ring(8))
+    (link,) = found_in(wires)
+    usual, slow = (float(np.median(one.window().tables["steps"].ints("duration_ns")))
+                   for one in (wires.but(times=1.0), wires.but()))  # fmt: skip
+    assert link.lost_fraction == pytest.approx(1 - usual / slow, abs=0.1)
 
 
 def test_where_each_host_has_one_rank_its_link_is_named_if_it_was_faster_before() -> None:

@@ -44,7 +44,7 @@ class Wires:
     """Of each group in turn; a `pp` group sends."""
     rows: list[Row] = field(default_factory=list)
 
-    def but(self, **changed: int | bool) -> Wires:
+    def but(self, **changed: float) -> Wires:
         """The same job with something changed."""
         return replace(self, rows=[], **changed)  # type: ignore[arg-type]
 

@@ -4,8 +4,8 @@ How long a step would take with slow transfers at their usual level (`lost_ns`):
 faster before, by how much they got longer, as far as the transfers account for it
 (`delay.lost_per_step`). Else by the rank whose transfers together exceed their usual time the most,
 but no more than that rank has no work of its own. Of a ring that was never faster, and whose equals
-pass the same hosts, nothing shows how fast it could be; ends that spread show that one hop is
-slower than the others by a factor: the least of these, two, is assumed.
+pass the same hosts, nothing shows how fast it could be; ends that spread show by what part one hop
+makes transfers longer, at least and at most: the middle is assumed, and no less than a half.
 
 Where it is known who waited for whom, a replay shows it (`healed_ns`): every transfer of a slow
 place is shortened by its excess, and all waiting is recomputed, so what other ranks' work, a bubble
@@ -124,7 +124,9 @@ def lost_ns(
     excess = found.slowness.excess_ns.copy()
     for one in found.ends if usual is None else ():
         # its equals may be as slow: all rings of a job may pass the same host
-        excess[one.place] = max(excess[one.place], HALF * _under_way_ns(moved, one.place, now))
+        least = max(HALF, one.slower[0])
+        part = (least + max(least, one.slower[1])) / 2
+        excess[one.place] = max(excess[one.place], part * _under_way_ns(moved, one.place, now))
     longest = longest_delay(moved.places, excess[:, None])
     costliest = moved.places[int(excess.argmax())]
     if usual is None:

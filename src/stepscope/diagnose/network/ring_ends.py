@@ -44,6 +44,13 @@ class RingEnds:
     somebody: float
     """Log-likelihood that any of them is slow."""
     spread_ns: float
+    slower: tuple[float, float]
+    """The part of a transfer by which the slow hop makes it longer, at least and at most.
+
+    All pieces pass it, `n - 1` in a round. With every hop from there members end earlier by what it
+    takes longer for a piece: all of them together, but between hosts aligned clocks hide some of
+    that; and those of one host, but the hop between these may be faster than others between hosts.
+    """
 
 
 def ring_ends(
@@ -76,7 +83,7 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
     here = here[moved.place[here] == at]
     slowest = here[moved.took_ns[here] > np.quantile(moved.took_ns[here], 1 - SLOWEST)]
     late = _late(moved, slowest, len(moved.hosts[at])).mean(axis=0)
-    return dict(_weights(late, moved, at, apart=True, spreading=False))
+    return {one.name: one.weight for one in _fits(late, moved, at, apart=True, spreading=False)}
 
 
 def _of_place(
@@ -103,8 +110,16 @@ def _of_place(
         return None
     hosts = moved.hosts[at]
     apart = usual is not None or len(set(hosts)) == len(hosts)
-    weight = dict(_weights(typical, moved, at, apart, moved.ops[kind] == "AllToAll"))
-    return RingEnds(at, weight, min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH), spread)
+    fits = {
+        one.name: one for one in _fits(typical, moved, at, apart, moved.ops[kind] == "AllToAll")
+    }
+    somebody = min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH)
+    pieces = (2 if moved.ops[kind] == "AllReduce" else 1) * (len(hosts) - 1)
+    likeliest = max(fits.values(), key=lambda one: one.weight)
+    weight = {name: one.weight for name, one in fits.items()}
+    hops_ns = spread / (len(hosts) / 2), likeliest.hop_ns
+    least, most = (min(pieces * hop_ns / took, 1.0) for hop_ns in hops_ns)
+    return RingEnds(at, weight, somebody, spread, (least, most))
 
 
 def _typical(late: Floats, last: Ints) -> Floats:
@@ -123,10 +138,21 @@ def _late(moved: Transfers, operators: Ints, members: int) -> Floats:
     return np.asarray((end - np.median(end, axis=1)[:, None]).astype(np.float64))
 
 
-def _weights(
+@dataclass(frozen=True)
+class _Fit:
+    """How well the ends that a slow host, or adapter, would cause are those that were seen."""
+
+    name: str
+    weight: float
+    """Its log-likelihood."""
+    hop_ns: float
+    """By how much members end earlier with every hop."""
+
+
+def _fits(
     late: Floats, moved: Transfers, place: int, apart: bool, spreading: bool
-) -> Iterator[tuple[str, float]]:
-    """The log-likelihood of each host: how much of the ends its shape explains."""
+) -> Iterator[_Fit]:  # fmt: skip
+    """How much of the ends the shape of each host, and of each adapter, explains."""
     hosts, adapters = moved.hosts[place], moved.adapters[place]
     seen = _centred(late, hosts, apart)
     freedom = len(hosts) - (1 if apart else len(set(hosts)))
@@ -135,14 +161,18 @@ def _weights(
             own = [at for at, one in enumerate(names) if one == name]
             shapes = [np.isin(np.arange(len(hosts)), own).astype(np.float64)] if spreading else [
                 _triangle(len(hosts), one) for one in middles(hosts, adapters, own)]  # fmt: skip
-            alike = max((_alike(_centred(one, hosts, apart), seen) for one in shapes), default=0.0)
-            yield name, -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
+            tried = [_alike(_centred(one, hosts, apart), seen) for one in shapes]
+            alike, hop_ns = max(tried, default=(0.0, 0.0))
+            weight = -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
+            yield _Fit(name, weight, hop_ns)
 
 
-def _alike(shape: Floats, seen: Floats) -> float:
-    """The part of the ends that a shape explains, as a correlation; 0 if it is the opposite."""
-    norm = float(np.linalg.norm(shape) * np.linalg.norm(seen))
-    return max(float(shape @ seen) / norm, 0.0) if norm else 0.0
+def _alike(shape: Floats, seen: Floats) -> tuple[float, float]:
+    """The part of the ends that a shape explains, as a correlation, and how many times the shape
+    they are; 0 if they are the opposite."""
+    norm, size = float(np.linalg.norm(shape) * np.linalg.norm(seen)), float(shape @ shape)
+    same = max(float(shape @ seen), 0.0)
+    return (same / norm, same / size) if norm else (0.0, 0.0)
 
 
 NEVER_EXACT = 0.05
