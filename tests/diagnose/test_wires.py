@@ -44,15 +44,16 @@ def test_over_tcp_the_ranks_behind_the_slow_adapter_are_named(
     assert (link.cause, link.ranks) == ("network", ranks)
 
 
-@pytest.mark.parametrize("times", [3.0, 5.0])
+@pytest.mark.parametrize(("hosts", "times"), [(4, 3.0), (4, 5.0), (6, 5.0), (6, 8.0)])
 def test_the_ends_of_a_ring_show_what_its_slow_link_costs_from_the_first_step_on(
-    times: float,
+    hosts: int, times: float
 ) -> None:
-    wires = Wires(slow=1, times=times, groups=one_ring(8))
+    """Ranks of a host may end 30 ms apart, as if their clocks differed."""
+    wires = Wires(hosts=hosts, slow=1, times=times, groups=one_ring(2 * hosts))
     (link,) = found_in(wires)
     usual, slow = (float(np.median(one.window().tables["steps"].ints("duration_ns")))
                    for one in (wires.but(times=1.0), wires.but()))  # fmt: skip
-    assert link.lost_fraction == pytest.approx(1 - usual / slow, abs=0.1)
+    assert link.lost_fraction == pytest.approx(1 - usual / slow, abs=0.12)
 
 
 def test_where_each_host_has_one_rank_its_link_is_named_if_it_was_faster_before() -> None:

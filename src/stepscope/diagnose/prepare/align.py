@@ -75,7 +75,7 @@ def align(
         return _without_collectives(window, comm, clocks, in_place)
     collectives = shared_collectives(matched, clocks.of_rank)
     apart = not window.job.hosts or _impossible(collectives)
-    if apart or _have_own_clocks(matched, clocks.of_rank):
+    if apart or _have_own_clocks(matched, collectives, clocks.of_rank):
         clocks = _clocks({rank: f"rank {rank}" for rank in window.ranks})
         collectives = shared_collectives(matched, clocks.of_rank)
     if len(clocks.names) < 2:
@@ -134,8 +134,9 @@ def _impossible(collectives: SharedCollectives) -> bool:
     return bool(late.size and late.mean() > HALF)
 
 
-def _have_own_clocks(matched: Matched, clock_of: Ints) -> bool:
-    """Whether most ranks leave collectives later than the first of their host by a constant."""
+def _have_own_clocks(matched: Matched, collectives: SharedCollectives, clock_of: Ints) -> bool:
+    """Whether most ranks leave collectives later than the first of their host by a constant. So do
+    members of a ring with a slow hop, but by less than half of the time for which data moves."""
     order, operators = matched.order, matched.bounds.size - 1
     rank, end = (matched.table.ints(name)[order] for name in ("rank", "end_ns"))
     clocks = int(clock_of.max()) + 1
@@ -148,7 +149,9 @@ def _have_own_clocks(matched: Matched, clock_of: Ints) -> bool:
     usual = stats.medians_of(rank, after, clock_of.size)
     scatter = stats.medians_of(rank, np.abs(after - usual[rank]), clock_of.size)
     enough = np.bincount(rank, minlength=clock_of.size) >= LEAST_SHARED
-    apart = enough & (usual > np.maximum(CONSTANT * scatter, OWN_CLOCK_NS))
+    moved = (collectives.end_ns - collectives.arrive_ns)[collectives.members > 1]
+    least_ns = max(OWN_CLOCK_NS, HALF * float(np.quantile(moved, TIGHT))) if moved.size else 0.0
+    apart = enough & (usual > np.maximum(CONSTANT * scatter, least_ns))
     others = int(enough.sum()) - np.unique(clock_of[enough]).size  # than the first of each host
     return others > 0 and int(apart.sum()) > HALF * others
 
