@@ -120,6 +120,13 @@ def test_a_rank_without_its_processor() -> None:
     assert (verdict.cause, verdict.ranks, verdict.phase) == ("host", (3,), None)
 
 
+def test_what_the_threads_that_move_its_data_lack_is_part_of_the_evidence() -> None:
+    job = with_samples(a_pinned_rank(strangers=0.0), "comm_run_delay", lambda rank, _: (
+        0.35 if rank == 3 else 0.05))  # fmt: skip
+    said = {one.method: one.detail for one in the_verdict(diagnose(job)).evidence}
+    assert "that move data wait for one for 30 % of the time" in said["processor-use"]
+
+
 def test_other_processes_on_its_processor_are_contention() -> None:
     verdict = the_verdict(diagnose(a_pinned_rank(strangers=0.9)))
     assert (verdict.cause, verdict.ranks) == ("contention", (3,))

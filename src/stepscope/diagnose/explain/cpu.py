@@ -35,7 +35,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import HALF, OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.thresholds import HALF, LEAST_COST, OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import NULL, Floats, Ints
@@ -78,6 +78,8 @@ class Use:
 
     other_threads: float | None = None
     """Cores that its process uses beside its main thread, beyond its peers'."""
+    moving: float | None = None
+    """Share of all time that its threads that move data waited for a processor, likewise."""
     before_calls: float | None = None
     """Part of the excess before its host's calls, where its peers' hosts call at once."""
 
@@ -153,6 +155,9 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"{percent(use.computed)} of the excess is processor time")
     if use.starved is not None:
         parts.append(f"{percent(use.starved)} is waiting for a processor beyond its peers'")
+    if (use.moving or 0.0) >= LEAST_COST:
+        parts.append(f"its threads that move data wait for one for {percent(use.moving or 0.0)} of "
+                     "the time beyond its peers'")  # fmt: skip
     if use.other_processes is not None:
         parts.append(f"other processes use {use.other_processes:.1f} cores there")
     if (use.other_threads or 0.0) >= OTHER_PROCESSES:
@@ -164,7 +169,7 @@ def _evidence(use: Use) -> Evidence:
     if use.before_calls is not None:
         parts.append(f"{percent(use.before_calls)} of the excess is before its host's calls")
     values = {"computed": use.computed, "starved": use.starved, "crowded": use.crowded,
-              "other_processes": use.other_processes, "ahead": use.ahead,
+              "other_processes": use.other_processes, "ahead": use.ahead, "moving": use.moving,
               "before_calls": use.before_calls}  # fmt: skip
     return Evidence("processor-use", "; ".join(parts), values)
 
@@ -172,12 +177,15 @@ def _evidence(use: Use) -> Evidence:
 @once
 def use_of_excess(job: Observed, suspect: Suspect) -> Use:
     """How the suspect spent its excess over its peers."""
-    waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
+    waiting, moving = (
+        _above_peers(job.hardware(metric, suspect.first, suspect.stop), suspect.row)
+        for metric in ("run_delay", "comm_run_delay")
+    )
     computed = _computed(job, suspect)
     return Use(
         computed, _starved(job, suspect, waiting, computed), _other_processes(job, suspect),
         waiting, _crowded(job, suspect), _ahead(job, suspect), _other_threads(job, suspect),
-        before_calls(job, suspect),
+        moving, before_calls(job, suspect),
     )  # fmt: skip
 
 
