@@ -108,18 +108,23 @@ def _of_place(
     spread, took = float(np.ptp(typical)), float(np.median(moved.took_ns[here]))
     if spread < max(SPREAD * took, SURE * error, least_ns / len(late)):
         return None
-    hosts = moved.hosts[at]
+    hosts, op = moved.hosts[at], moved.ops[kind]
     apart = usual is not None or len(set(hosts)) == len(hosts)
-    fits = {
-        one.name: one for one in _fits(typical, moved, at, apart, moved.ops[kind] == "AllToAll")
-    }
+    fits = [*_fits(typical, moved, at, apart, op == "AllToAll")]
+    hop_ns = max(fits, key=lambda one: one.weight).hop_ns
     somebody = min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH)
-    pieces = (2 if moved.ops[kind] == "AllReduce" else 1) * (len(hosts) - 1)
-    likeliest = max(fits.values(), key=lambda one: one.weight)
-    weight = {name: one.weight for name, one in fits.items()}
-    hops_ns = spread / (len(hosts) / 2), likeliest.hop_ns
-    least, most = (min(pieces * hop_ns / took, 1.0) for hop_ns in hops_ns)
-    return RingEnds(at, weight, somebody, spread, (least, most))
+    return RingEnds(at, {one.name: one.weight for one in fits}, somebody, spread,
+                    _slower(op, len(hosts), (spread / (len(hosts) / 2), hop_ns), took))  # fmt: skip
+
+
+def _slower(
+    op: str, members: int, hops_ns: tuple[float, float], took_ns: float
+) -> tuple[float, float]:  # fmt: skip
+    """By what part of its time a hop that takes so much longer for a piece, at least and at most,
+    makes an operator longer; an all-reduce goes round twice, and an all-to-all in no ring."""
+    rounds = {"AllReduce": 2, "AllToAll": 0}.get(op, 1)
+    least, most = (min(rounds * (members - 1) * ns / took_ns, 1.0) for ns in hops_ns)
+    return least, most
 
 
 def _typical(late: Floats, last: Ints) -> Floats:
