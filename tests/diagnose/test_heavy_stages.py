@@ -25,7 +25,7 @@ from stepscope.trace import (
 )
 from stepscope.window import Window
 
-from .jobs import MS, START, a_table
+from .jobs import MS, START, a_table, put
 from .traces import Piece, a_trace
 
 STEPS, BATCHES, STAGES, REPLICAS = 40, 4, 4, 2
@@ -171,6 +171,21 @@ def test_what_a_slow_host_costs_is_all_that_it_takes_longer() -> None:
     heavy_ms = (BATCHES - 1) * 60 + 6 * 30
     assert as_host.lost_fraction == pytest.approx((heavy_ms - light_ms) / step_ms, abs=0.03)
     assert as_work.lost_fraction < as_host.lost_fraction
+
+
+@pytest.mark.parametrize(("share", "costs"), [(0.7, 0.417), (0.25, 0.25)])
+def test_stages_that_a_quota_stops_from_the_first_step_on_have_no_more_work(
+    share: float, costs: float
+) -> None:
+    """They cost what they take longer, but no more than they are stopped."""
+    window = piped([1, 1, 2, 2], BY_STAGES, (1, 1, 1, 1))
+    ranks, begins = (window.tables["steps"].ints(one) for one in ("rank", "start_ns"))
+    stopped = [(rank, "ab"[rank // 4], "cpu_throttled", at, share if rank >= 4 else 0.0)
+               for rank, at in zip(ranks, begins, strict=True)]  # fmt: skip
+    hardware = a_table("rank host metric ts_ns value", stopped)
+    (found,) = diagnose(put(window, hardware=hardware)).verdicts
+    assert (found.cause, found.ranks, found.hosts) == ("host", (4, 5, 6, 7), ("b",))
+    assert found.lost_fraction == pytest.approx(costs, abs=0.03)
 
 
 def test_hosts_that_have_all_stages_leave_no_doubt() -> None:

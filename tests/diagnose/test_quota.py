@@ -113,9 +113,9 @@ def test_transfers_cost_no_more_than_the_threads_that_move_them_wait(waits: floa
 
     crowded, usual = job(40.0), job(0.0)
     ranks, begins = (crowded.tables["steps"].ints(one) for one in ("rank", "start_ns"))
-    rows = [(rank, "comm_run_delay", at, waits if rank == 3 else 0.02)
+    rows = [(rank, "host-0", "comm_run_delay", at, waits if rank == 3 else 0.02)
             for rank, at in zip(ranks, begins, strict=True)]  # fmt: skip
-    window = put(crowded, hardware=a_table("rank metric ts_ns value", rows))
+    window = put(crowded, hardware=a_table("rank host metric ts_ns value", rows))
     slow = starved(2, 3, cause="contention", steps=(0, 59), lost_fraction=0.03)
     (found,) = with_measured_loss(Observed(window), [slow])
     longer = 1 - lasts_ns(usual) / lasts_ns(crowded)

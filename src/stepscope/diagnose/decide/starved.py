@@ -133,5 +133,5 @@ def _held_up_ns(job: Observed, ranks: Collection[int], inside: Mask) -> float:
 def _stopped(one: Finding) -> float:
     """The share of the time for which a quota stopped its ranks, as far as that was measured."""
     measured = one.supporting if isinstance(one, Slowdown) else ()
-    known = [each.values.get("throttled") for each in measured]
+    known = [one.values.get("throttled"), *(each.values.get("throttled") for each in measured)]
     return max((share for share in known if isinstance(share, float)), default=0.0)

@@ -10,7 +10,7 @@ Rule: the steps in which the ranks of one host are stopped, or wait, most beyond
 (Page's cumulative sum), for a tenth of the time at least, twice as long as the others, and beyond
 what hosts differ by now and then, and longer steps than elsewhere.
 Cost: one mean over the samples for every few steps. Cannot see: what all hosts suffer alike, or
-what was there from the first step on and no other method shows to cost anything.
+what was there from the first step on, but in whole stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.work.imbalance import lost_by_stages
 from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, may_overlap
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -125,7 +126,9 @@ def _most_stopped(job: Observed, metric: str) -> _Stop | None:
 
 
 def _loss(job: Observed, stop: _Stop) -> float:
-    """The share of these steps by which they are longer than all others; 0 without others."""
+    """The share of these steps by which they are longer than all others. Without others, as from
+    the first step on, what whole stages of these ranks take longer than other stages, but no more
+    than they were stopped; else 0."""
     period = job.line.job_period_ns
     inside = np.zeros(period.size, np.bool_)
     inside[stop.first : stop.stop] = True
@@ -133,7 +136,7 @@ def _loss(job: Observed, stop: _Stop) -> float:
     usual[: job.line.warm_up] = False
     here, elsewhere = _known(period[inside]), _known(period[usual])
     if min(here.size, elsewhere.size) < LEAST_BLOCKS * BLOCK:
-        return 0.0
+        return min(lost_by_stages(job, stop.rows), stop.share)
     return 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
 
 

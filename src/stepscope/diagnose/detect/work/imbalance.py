@@ -412,6 +412,22 @@ def _computes(job: Observed, excess: Floats, model: Model, inside: slice) -> boo
     return bool(more >= HALF * longer)
 
 
+def lost_by_stages(job: Observed, rows: Ints) -> float:
+    """The share of the step time that the job loses because stages of which all ranks are among
+    these take longer than the other stages; 0 where there are none."""
+    known, model = work(job), Model.of(job)
+    if known is None or not model.staged or not len(job.line.steps):
+        return 0.0
+    inside = np.array([bool(np.isin(members, rows).all()) for members in model.stages], np.bool_)
+    if not inside.any() or inside.all():
+        return 0.0
+    levels = _steady(known.own, model.stages)
+    usual, even = stats.median(levels[~inside]), known.own.copy()
+    for at in np.flatnonzero(inside).tolist():
+        even[model.stages[at]] *= min(usual / max(float(levels[at]), 1.0), 1.0)
+    return _loss(model, known, even)
+
+
 def _loss(model: Model, known: Work, healed: Floats) -> float:
     """The share of the measured step time that would come back."""
     gain = model.step_ns(known.own) - model.step_ns(healed)
