@@ -52,6 +52,9 @@ def test_a_thread_that_computes_is_named_for_what_it_holds_up() -> None:
     job = with_thread(a_job(faults=[late]), "metrics", {SLOW: "metrics_loop (train.py:80)"})
     busy = with_samples(job, "cpu_util", lambda rank, time: 1.2 if rank == SLOW else 0.6)
     assert the_verdict(busy).function == "metrics_loop (train.py:80)"
+    ours = with_thread(a_job(faults=[late]), "GIL: stepscope-profile", {SLOW: "_run (ours.py:80)"})
+    ours = with_samples(ours, "cpu_util", lambda rank, time: 1.2 if rank == SLOW else 0.6)
+    assert the_verdict(ours).function != "_run (ours.py:80)", "nobody has to look for it"
     idle = with_samples(job, "cpu_util", lambda rank, time: 0.3 if rank == SLOW else 0.6)
     assert the_verdict(idle).function != "metrics_loop (train.py:80)"
 

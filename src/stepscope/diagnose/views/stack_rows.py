@@ -12,6 +12,8 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Ints, Mask, Table, Window
 
 MAIN = "MainThread"
+OURS = "stepscope-"
+"""How the names of our own threads in a rank begin, also behind what py-spy says of the GIL."""
 
 
 def in_training(stacks: Table) -> Mask:
@@ -26,8 +28,10 @@ def in_training(stacks: Table) -> Mask:
 
 
 def beside_training(stacks: Table) -> Mask:
-    """The samples of all other threads."""
-    return ~in_training(stacks)
+    """The samples of all other threads but our own, which do nothing for the job."""
+    threads = stacks.strings("thread")
+    ours = np.array([*(OURS in name for name in threads.values), False], np.bool_)
+    return np.asarray(~in_training(stacks) & ~ours[threads.codes])
 
 
 def read_samples(
