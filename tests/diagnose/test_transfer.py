@@ -58,6 +58,15 @@ def test_a_slow_group_of_three_accuses_the_network_and_none_of_its_ranks() -> No
     assert found.state == "slow"
 
 
+def test_a_slow_group_costs_nothing_if_all_wait_longer_for_a_rank_of_another() -> None:
+    """Its data moves 20 ms longer, but a rank computes 25 ms longer beside that."""
+    window = a_job(FOURS, slow_in(1), slow_rank=8)
+    (verdict,) = diagnose(window).verdicts
+    assert (verdict.ranks, verdict.cause) == ((8,), "compute")
+    (slow,) = slow_transfers(Observed(window))
+    assert slow.group == "dp-1"
+
+
 def test_operators_of_unknown_size_are_compared_by_their_places_in_the_step() -> None:
     """Torch before 2.2 records no sizes."""
 

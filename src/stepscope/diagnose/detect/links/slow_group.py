@@ -53,6 +53,8 @@ class SlowTransfer:
 
     group: str
     members: tuple[int, ...]
+    places: tuple[Place, ...]
+    """The group, and those that were joined with it."""
     culprits: tuple[int, ...]
     """The ends of the link; none where it is somewhere in a larger group."""
     equals: int
@@ -122,7 +124,8 @@ def _slower(
         place = operators.places[places[one.row]]
         usual = stats.median(stats.column_median(np.delete(own, one.row, axis=0)))
         slow = SlowTransfer(
-            place.group, place.members, place.members if len(place.members) <= LINK else (),
+            place.group, place.members, (place,),
+            place.members if len(place.members) <= LINK else (),
             len(places) - 1, operators.parts * stats.median(exposed[one.row]),
             operators.parts * stats.median(
                 stats.column_median(np.delete(exposed, one.row, axis=0))),
@@ -153,6 +156,7 @@ def _together(
 ) -> SlowTransfer:
     """Adds up both directions of a link, which are often used at once; ranks that two groups share
     are nearer to the cause."""
+    known = replace(known, places=(*known.places, *one.places))
     if set(known.members) == set(one.members):
         apart = _apart_share(operators, set(one.members))
         return replace(known, own_ns=apart * (known.own_ns + one.own_ns),
