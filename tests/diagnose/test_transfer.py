@@ -58,6 +58,27 @@ def test_a_slow_group_of_three_accuses_the_network_and_none_of_its_ranks() -> No
     assert found.state == "slow"
 
 
+def test_an_equal_that_rarely_does_the_same_is_left_out_and_not_all_the_others() -> None:
+    """What a member computes beside does not count: of one group nothing is left in most steps."""
+
+    def without_most_of_the_last(comm: Table) -> Table:
+        return comm.take(~comm.strings("group").equals("dp-3") | (comm.ints("step") == 5))
+
+    fours = (*FOURS, (12, 13, 14, 15))
+    window = comm_changed(a_job(fours, slow_in(1)), without_most_of_the_last)
+    (slow,) = slow_transfers(Observed(window))
+    assert (slow.group, slow.equals) == ("dp-1", 2)
+
+
+def test_a_slow_group_costs_nothing_if_all_wait_longer_for_a_rank_of_another() -> None:
+    """Its data moves 20 ms longer, but a rank computes 25 ms longer beside that."""
+    window = a_job(FOURS, slow_in(1), slow_rank=8)
+    (verdict,) = diagnose(window).verdicts
+    assert (verdict.ranks, verdict.cause) == ((8,), "compute")
+    (slow,) = slow_transfers(Observed(window))
+    assert slow.group == "dp-1"
+
+
 def test_operators_of_unknown_size_are_compared_by_their_places_in_the_step() -> None:
     """Torch before 2.2 records no sizes."""
 

@@ -25,6 +25,7 @@ from stepscope.trace import Host
 from stepscope.window import Window
 
 from .loops import LOAD, RANKS, STEPS, Loop, a_table, a_window
+from .traces import Piece, a_trace
 
 SINCE = 40
 
@@ -105,6 +106,15 @@ def test_what_is_missing_is_said_where_more_than_steps_was_recorded() -> None:
     assert _without_own_time(job).endswith("no operator finished")  # type: ignore[arg-type]
 
 
+def test_hosts_that_launch_nothing_in_turns_have_no_more_work() -> None:
+    """In each step the device of another rank idles for 20 ms, and all others wait for it."""
+    window = a_trace(
+        lambda rank, step: [Piece("gemm", 30), Piece("gemm", 10, 20.0 * (step % 4 == rank))], 4, 16
+    )
+    (found,) = diagnose(window).verdicts
+    assert (found.cause, found.ranks) == ("host", ())
+
+
 @pytest.mark.parametrize(("elsewhere", "cause"), [(1.02, "host"), (1.3, "load_imbalance")])
 def test_who_is_late_in_one_place_of_its_step_has_no_more_work(
     elsewhere: float, cause: str
@@ -116,6 +126,7 @@ def test_who_is_late_in_one_place_of_its_step_has_no_more_work(
     own = OwnTime(("between-collectives",), total[None], total[None],
                   elsewhere=np.where(total > 100, elsewhere, 1.0))  # fmt: skip
     job = SimpleNamespace(own=own, total=total, pauses=None, groups=lambda _: [np.arange(4)],
-                          line=SimpleNamespace(warm_up=0, steps=columns))  # fmt: skip
+                          line=SimpleNamespace(warm_up=0, steps=columns),
+                          window=SimpleNamespace(table=lambda name: None))  # fmt: skip
     turns = Turns(columns, rows, np.full(20, 30.0), 0.23)
     assert _cause(cast(Observed, job), turns)[0] == cause

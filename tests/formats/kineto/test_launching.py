@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepscope.formats.kineto import read
@@ -147,3 +148,23 @@ def test_what_no_process_group_executes_has_none_of_their_groups(
     ops = comm(reading).strings("op")
     assert [ops[0], ops[1]] == ["AllReduce", op]
     assert groups(reading) == ["dp-7", "other-stream0"]
+
+
+def test_ids_of_calls_order_what_devices_executed_beside_each_other(tmp_path: Path) -> None:
+    """Only devices were recorded: rank 1 gathers early, and is late with what is reduced."""
+    for rank, starts in enumerate(((100, 200, 300), (100, 250, 200))):
+        events = []
+        for id, (op, at) in enumerate(zip(("AllGather", "ReduceScatter", "AllGather"), starts,
+                                          strict=True)):  # fmt: skip
+            said = {**SIZES, "Collective name": op, "Process Group Name": "0", "correlation": id}
+            stream = 20 + (op == "ReduceScatter")
+            events.append(event("kernel", f"ncclDevKernel_{op}_RING_LL", at, 50, stream,
+                                stream=stream, device=0, **said))  # fmt: skip
+        info = {"rank": rank, "world_size": 2}
+        write(tmp_path / f"rank{rank}.json", trace(events, distributedInfo=info))
+    table = comm(read(tmp_path))
+    ops, seq = table.strings("op"), table.ints("seq").tolist()
+    for rank in (0, 1):
+        own = np.flatnonzero(table.ints("rank") == rank)
+        assert [ops[at] for at in sorted(own, key=lambda at: seq[at])] == [
+            "AllGather", "ReduceScatter", "AllGather"]  # fmt: skip

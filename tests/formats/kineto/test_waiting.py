@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.formats.kineto import read
+from stepscope.formats.kineto.spans import outermost
 from stepscope.window import Table, Window
 
 from .traces import Event, event, trace, write
@@ -148,3 +150,10 @@ def test_a_slow_backward_is_found_though_the_others_wait_within_theirs(tmp_path:
 
 def test_ranks_that_wait_alike_within_operators_are_healthy(tmp_path: Path) -> None:
     assert diagnose(read(traces(tmp_path, slow=None)).window).verdicts == ()
+
+
+def test_neighbours_whose_rounded_times_overlap_are_none_inside_the_other() -> None:
+    times = {"start_ns": (0, 10, 99, 149), "duration_ns": (100, 20, 50, 30)}
+    columns = {name: np.array(values) for name, values in times.items()}
+    rows = Table({"thread": np.zeros(4, np.int64), **columns})
+    assert outermost(rows).tolist() == [True, False, True, True]

@@ -238,12 +238,15 @@ def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
 
 def _alike_in_most(place: Ints, share: Floats, even: Floats) -> Floats | None:
     """By place in a step the usual share of its excess that a rank has until then; None where steps
-    differ, or where it is as if all of it were slow."""
+    differ, where it is as if all of it were slow, or where the rank would give back what it fell
+    behind: other stages of a pipeline have other passes at the same place."""
     size = int(place.max(initial=-1)) + 1
     usual = stats.medians_of(place, share, size)
     scatter = stats.medians_of(place, np.abs(share - usual[place]), size)
     elsewhere = np.abs(usual - stats.medians_of(place, even, size)).max(initial=0.0)
-    return usual if elsewhere >= ELSEWHERE > scatter.max(initial=0.0) else None
+    given_back = (np.maximum.accumulate(usual) - usual).max(initial=0.0)
+    unlike = max(scatter.max(initial=0.0), given_back)
+    return usual if elsewhere >= ELSEWHERE > unlike else None
 
 
 def _innocent(job: Observed, row: int, culprits: Sequence[int]) -> Ints:

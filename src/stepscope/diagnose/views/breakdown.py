@@ -9,11 +9,12 @@ compared.
 
 Idle time is `host_wait` if the next kernel was launched only after the device had become idle (one
 of its `pauses` if that takes longer than launching does, or after a copy to the host, which `reads`
-a value before it launches more), `kernel_wait` if it is shorter than the
-device needs from one kernel to the next, else `other` (for example, waiting for an event of another
-stream). A step on the device runs from its first kernel to the first kernel of the next step. On
-CPU the outermost operators count as compute, and idle time is `other`; an operator that waits for
-communication computes only outside of the waiting (`computing` in `formats.kineto`).
+a value before it launches more), `kernel_wait` if it is shorter than the device needs from one
+kernel to the next, else `other` (for example, waiting for an event of another stream). A step on
+the device runs from its first kernel to the first kernel of the next step, or to its own last one
+if the next step was not recorded: windows of a profiler are far apart. On CPU the outermost
+operators count as compute, and idle time is `other`; an operator that waits for communication
+computes only outside of the waiting (`computing` in `formats.kineto`).
 Cost: a few sorts of `kernels`. Cannot see: waiting inside a kernel.
 """
 
@@ -222,7 +223,7 @@ def _gaps(
 
 
 def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
-    """The whole recording of each rank, and its steps: from first kernel to first kernel."""
+    """The whole recording of each rank, and its steps."""
     step, start, end = (running.ints(name) for name in ("step", "start_ns", "end_ns"))
     order = np.argsort(rank, kind="stable")
     parts = np.split(order, np.searchsorted(rank[order], np.arange(1, len(ranks))))
@@ -236,9 +237,13 @@ def _bounds(rank: int, start: Ints, end: Ints, step: Ints) -> Table:
     steps, at = np.unique(step[known], return_inverse=True)
     first = np.full(steps.size, np.iinfo(np.int64).max)
     np.minimum.at(first, at, start[known])
+    last = np.full(steps.size, NULL)
+    np.maximum.at(last, at, end[known])
     order = np.argsort(first, kind="stable")
     begins = first[order]
     until = np.append(begins[1:], end.max())[: steps.size]
+    apart = np.flatnonzero(np.diff(steps[order]) > 1)
+    until[apart] = np.minimum(until[apart], last[order][apart])
     return Table({
         "rank": np.full(steps.size + 1, rank),
         "step": np.append(steps[order], _WHOLE),

@@ -167,9 +167,12 @@ def collects(function: str) -> bool:
 
     >>> collects("gc_collect (memory.py)"), collects("collect (gc_utils.py)")
     (True, True)
-    >>> collects("collect (metrics.py)")
-    False
+    >>> collects("<built-in function collect>"), collects("collect (metrics.py)")
+    (True, False)
     """
+    in_c = _IN_C.match(function)
+    if in_c is not None:
+        return in_c["name"] == "collect" and in_c["owner"] is None
     name, _, where = function.partition(" ")
     words = _WORD.findall(name.lower()), _WORD.findall(where.lower())
     collecting = any(word.startswith("collect") for word in words[0])

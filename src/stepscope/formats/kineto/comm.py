@@ -18,7 +18,12 @@ from stepscope.formats.kineto.calls import (
     operator_of,
 )
 from stepscope.formats.kineto.groups import DEFAULT, Known, groups_of, process_group, with_peers
-from stepscope.formats.kineto.launches import Launched, communication_kernels, library_kernels
+from stepscope.formats.kineto.launches import (
+    Launched,
+    communication_kernels,
+    launched_by,
+    library_kernels,
+)
 from stepscope.formats.kineto.launching import ENQUEUES, OF_DEVICE, said_of
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
@@ -57,18 +62,19 @@ def communication(recorded: Recording, of: Launched, known: Known) -> Communicat
 
 
 def _device(recorded: Recording, of: Launched, known: Known) -> Communication:
+    asked = launched_by(recorded.device, of.launch_ns)
     rows = np.flatnonzero(communication_kernels(recorded.device))
+    rows = rows[np.lexsort((recorded.device.ints("correlation")[rows], asked[rows]))]
     said = said_of(recorded, recorded.device.take(rows), of.launch_ns[rows])
     rows = rows[said.kernel]
-    device, launch, counted = recorded.device.take(rows), of.launch_ns[rows], of.counted_ns[rows]
+    device, counted = recorded.device.take(rows), of.counted_ns[rows]
     streams = device.ints("stream")
     streams = np.where(library_kernels(device), streams, -1 - streams)
     groups, guessed = groups_of(said.calls, known, streams, counted)
-    start = device.ints("start_ns")
     return _table(
         [call.op for call in said.calls], with_peers(said.calls, groups, known), groups, guessed,
-        enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
-        counted_ns=counted, start_ns=start, end_ns=ends(device),
+        enqueue_ns=asked[rows], counted_ns=counted, start_ns=device.ints("start_ns"),
+        end_ns=ends(device),
         blocked_ns=np.full(rows.size, NULL), thread=np.full(rows.size, NULL),
         sequence=said.sequence,
     )  # fmt: skip

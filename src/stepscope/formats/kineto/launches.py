@@ -52,6 +52,21 @@ def launches(recorded: Recording) -> Ints:
     )
 
 
+def launched_by(device: Table, launch_ns: Ints) -> Ints:
+    """When the host had launched each row of `device` at the latest.
+
+    Ids of calls grow. So where a launch was not recorded, the first kernel that began of those
+    launched later is the bound. By their starts alone, kernels of two streams would change places
+    on a rank that is late in one of them.
+    """
+    start, ids = device.ints("start_ns"), device.ints("correlation")
+    known = np.flatnonzero(ids != NULL)
+    order = known[np.lexsort((start[known], ids[known]))]
+    bound = start.copy()
+    bound[order] = np.minimum.accumulate(start[order][::-1])[::-1]
+    return np.where(launch_ns == NULL, bound, np.minimum(launch_ns, start))
+
+
 def counted_at(device: Table, launch_ns: Ints) -> Ints:
     """The time whose step each row of `device` belongs to; NULL if it was launched before the
     recording.

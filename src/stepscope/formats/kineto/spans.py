@@ -12,14 +12,19 @@ def ends(table: Table) -> Ints:
 
 
 def outermost(table: Table) -> Mask:
-    """Rows, in order of time, that no other row of their thread contains."""
+    """Rows, in order of time, that no other row of their thread contains.
+
+    What a thread does is nested or one after the other. Rounded times of neighbours may overlap, so
+    a row is inside another only if most of it is.
+    """
     thread, start, end = table.ints("thread"), table.ints("start_ns"), ends(table)
     order = np.argsort(thread, kind="stable")
     keep = np.zeros(len(table), np.bool_)
     for rows in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
         reach = np.maximum.accumulate(end[rows])
         keep[rows[:1]] = True
-        keep[rows[1:]] = start[rows[1:]] >= reach[:-1]
+        lasted = (end - start)[rows[1:]]
+        keep[rows[1:]] = 2 * (reach[:-1] - start[rows[1:]]) <= lasted
     return keep
 
 

@@ -25,8 +25,11 @@ from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.thresholds import score
+from stepscope.diagnose.prepare.communication import loads
+from stepscope.diagnose.thresholds import HALF, score
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints
 
 
@@ -47,23 +50,38 @@ class SlowHosts:
 
 
 def _finding(job: Observed, one: Straggler, part: Ints) -> Slowdown:
-    own, peers = _typical(job, one.row, part)
+    own, peers = _typical(job, np.asarray(job.host_ns), one.row, part)
     rank, period_ns = int(job.line.ranks[one.row]), job.line.job_period_ns[part]
     lost = min(most_lost(job, one.row, part, period_ns) or 0.0, waited_for(job, one.row, part))
     first, stop = int(part[0]), int(part[-1]) + 1
+    loading, usual = _typical(job, _loading(job), one.row, part)
+    is_loading = loading - usual >= HALF * (own - peers)
+    what = "load data and launch" if is_loading else "launch"
     return Slowdown(
-        SlowHosts.name, "host",
+        SlowHosts.name, "data_loading" if is_loading else "host",
         f"its host takes {own / 1e6:.1f} ms for a step, those of its peers {peers / 1e6:.1f} ms, "
-        "without calls that wait for the device",
-        (rank,), steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
+        "without calls that wait for the device"
+        + (f", and {loading / 1e6:.1f} ms of these to load data" if is_loading else ""),
+        (rank,), phase=DATA_LOAD if is_loading else None,
+        steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
         slowdown=own / max(peers, 1.0), lost_fraction=lost, score=score(one.z - one.needed),
         says=f"the host of {name_ranks([rank])} takes {own / max(peers, 1.0):.1f} times as long "
-        f"as its peers' to launch a step{job.line.since(first)}",
+        f"as its peers' to {what} a step{job.line.since(first)}",
         values={"host_ns": own, "peers_ns": peers, "z": one.z},
     )  # fmt: skip
 
 
-def _typical(job: Observed, row: int, part: Ints) -> tuple[float, float]:
-    """How long a host takes for a step, and those of its peers."""
-    means: Floats = stats.row_means(np.asarray(job.host_ns)[:, part])
+def _loading(job: Observed) -> Floats:
+    """How long each host loads data in each step, `[rank, step]`, also beside its busy device."""
+    lasted, rows = np.zeros(job.line.shape), phase_rows(job.window, job.line)
+    if rows is not None:
+        loading = rows.names.equals(*filter(loads, rows.names.values))
+        at = (rows.rank[loading], rows.column[loading])
+        np.add.at(lasted, at, rows.duration[loading])
+    return lasted
+
+
+def _typical(job: Observed, took_ns: Floats, row: int, part: Ints) -> tuple[float, float]:
+    """How long a host takes in a step, and those of its peers."""
+    means: Floats = stats.row_means(took_ns[:, part])
     return float(means[row]), stats.median(means[job.peers_of(row, None)])

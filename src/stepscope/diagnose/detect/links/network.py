@@ -16,8 +16,9 @@ import numpy as np
 from stepscope.diagnose.detect.links.slow_group import SlowTransfer, slow_transfers
 from stepscope.diagnose.detect.links.slow_link import BETWEEN_TWO, SlowDevice, slow_links
 from stepscope.diagnose.finding import Decision, Device, SlowLink, Value
+from stepscope.diagnose.graph.critical_path import shares
 from stepscope.diagnose.method import Needs, SoFar
-from stepscope.diagnose.network.delay import EXPLAINS
+from stepscope.diagnose.network.delay import EXPLAINS, healed_ns
 from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
@@ -97,7 +98,7 @@ def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
 
 def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
     line = job.line
-    lost_ns = one.own_ns - one.usual_ns
+    lost_ns = _group_costs(job, one)
     place = f"{one.group} ({list_ranks(one.members)})"
     detail = (
         f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
@@ -119,6 +120,25 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
         victims=victims, values=values,
         decisions=(Decision("slow-group", True, one.z, one.needed, detail),),
     )  # fmt: skip
+
+
+def _group_costs(job: Observed, one: SlowTransfer) -> float:
+    """What a slow group costs per step: what its transfers take longer that no member computes
+    beside, or what a replay saves without the excess; but no more than is on the critical path. If
+    that is more than twice as much, the replay lacks an edge."""
+    part, moved_ns = 1 - 1 / max(one.ratio, 1.0), one.own_ns - one.usual_ns
+    shorter = np.zeros((len(one.places), len(job.line.steps)))
+    shorter[:, one.first : one.stop] = part
+    healed = healed_ns(job, one.places, shorter) or 0.0
+    if job.path is None:
+        return max(moved_ns, healed)
+    path = job.path.of_steps(np.flatnonzero(np.isin(
+        job.path.graph.lanes.columns, np.arange(one.first, one.stop))))  # fmt: skip
+    groups = {place.group for place in one.places}
+    on_path = sum(each.part for each in shares(job.window, path) if each.group in groups)
+    seen_ns = part * on_path * job.line.typical_ns
+    known_ns = max(min(moved_ns, seen_ns), healed)
+    return seen_ns if known_ns < HALF * seen_ns else known_ns
 
 
 def without_strays(columns: Ints) -> Ints:

@@ -27,6 +27,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.intervals import axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import Matched, match_among
+from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import NULL, Floats, Ints, Mask, Table, numbered, occurrence, union
 
@@ -42,7 +43,8 @@ RATIO_UNEVEN = 2.0
 """The same where experts' tokens move: who receives k times as many takes k times as long for them,
 and sends as many back, so transfers take 2 k / (1 + k) times as long per byte sent."""
 PRESENT = 0.8
-"""Part of the steps of every group in which an operator must have been recorded. Our simulator."""
+"""Part of a group's steps in which an operator must have been recorded, for the group to be
+compared in it. Our simulator."""
 LINK = 2
 """A link has two ends: of more members none is named. Our simulator."""
 
@@ -53,6 +55,8 @@ class SlowTransfer:
 
     group: str
     members: tuple[int, ...]
+    places: tuple[Place, ...]
+    """The group, and those that were joined with it."""
     culprits: tuple[int, ...]
     """The ends of the link; none where it is somewhere in a larger group."""
     equals: int
@@ -114,7 +118,8 @@ def _slower(
 ) -> Iterator[SlowTransfer]:
     """The slow ones among places that are equals."""
     columns, skip = len(job.line.steps) * operators.parts, job.line.warm_up * operators.parts
-    own, exposed = (part[:, skip:] for part in _per_step(operators, places, columns))
+    kept, own, exposed = _per_step(operators, places, columns)
+    places, own, exposed = [places[at] for at in kept], own[kept, skip:], exposed[kept, skip:]
     everybody = [np.arange(len(places))]
     uneven = bool(operators.uneven[np.isin(operators.place, places)].any())
     least = RATIO_UNEVEN if uneven else RATIO if len(places) > 2 else RATIO_OF_TWO
@@ -122,7 +127,8 @@ def _slower(
         place = operators.places[places[one.row]]
         usual = stats.median(stats.column_median(np.delete(own, one.row, axis=0)))
         slow = SlowTransfer(
-            place.group, place.members, place.members if len(place.members) <= LINK else (),
+            place.group, place.members, (place,),
+            place.members if len(place.members) <= LINK else (),
             len(places) - 1, operators.parts * stats.median(exposed[one.row]),
             operators.parts * stats.median(
                 stats.column_median(np.delete(exposed, one.row, axis=0))),
@@ -153,6 +159,7 @@ def _together(
 ) -> SlowTransfer:
     """Adds up both directions of a link, which are often used at once; ranks that two groups share
     are nearer to the cause."""
+    known = replace(known, places=(*known.places, *one.places))
     if set(known.members) == set(one.members):
         apart = _apart_share(operators, set(one.members))
         return replace(known, own_ns=apart * (known.own_ns + one.own_ns),
@@ -196,10 +203,10 @@ def _apart(places: Sequence[Place], same: Sequence[int]) -> bool:
 
 def _per_step(
     operators: _Operators, places: Sequence[int], columns: int
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """`[place, step]`: transfer of the operators that all the places run, in ns; NaN unknown. First
-    as if all had as many, to compare them, then of those that each has: where data moves slowly,
-    more operators outlast the computation beside them."""
+) -> tuple[Ints, Floats, Floats]:  # fmt: skip
+    """The places that run what most of them run, and `[place, step]` the transfer of these
+    operators, in ns; NaN unknown. First as if all had as many, to compare them, then of those that
+    each has: where data moves slowly, more operators outlast the computation beside them."""
     row = np.full(len(operators.places), -1)
     row[list(places)] = np.arange(len(places))
     of_place = row[operators.place] >= 0
@@ -211,13 +218,15 @@ def _per_step(
     size = shape[0] * shape[1] * shape[2]
     count = np.bincount(cell, minlength=size).reshape(shape)
     total = stats.sums(cell, operators.transfer_ns[of_place], size).reshape(shape)
-    common = ((count > 0).mean(axis=1) >= PRESENT).all(axis=0)
-    if not common.any():
-        return np.full(shape[:2], np.nan), np.full(shape[:2], np.nan)
+    present = (count > 0).mean(axis=1) >= PRESENT
+    common = present.mean(axis=0) > HALF
+    kept = np.flatnonzero(present[:, common].all(axis=1) & common.any())
+    if kept.size < 2:
+        return kept[:0], np.full(shape[:2], np.nan), np.full(shape[:2], np.nan)
     count, total = count[:, :, common], total[:, :, common]
     mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     often = np.median(count, axis=(0, 1))
-    return np.asarray((mean * often).sum(axis=2)), np.asarray(total.sum(axis=2))
+    return kept, np.asarray((mean * often).sum(axis=2)), np.asarray(total.sum(axis=2))
 
 
 def _operators(job: Observed) -> _Operators | None:

@@ -256,9 +256,19 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
         return "data_loading", phase
     first, stop = turns.within(job)
     late = ((turns.columns >= first) & (turns.columns < stop)).sum()
-    if turns.host or in_one_place(job, turns.rows, turns.columns, turns.lost_ns):
+    in_place = in_one_place(job, turns.rows, turns.columns, turns.lost_ns)
+    if turns.host or in_place or _devices_idle(job, turns):
         return "host", phase
     return ("load_imbalance" if late > ALWAYS * (stop - first) else "host"), phase
+
+
+def _devices_idle(job: Observed, turns: Turns) -> bool:
+    """Whether most of what late ranks take longer is their devices' waiting for their hosts."""
+    idle = idle_beyond_peers(job)
+    if idle is None:
+        return False
+    waited = np.minimum(idle[turns.rows, turns.columns], turns.lost_ns)
+    return bool(waited.sum() >= HALF * turns.lost_ns.sum())
 
 
 def in_one_place(job: Observed, rows: Ints, columns: Ints, longer_ns: Floats) -> bool | None:
