@@ -19,7 +19,6 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
 from stepscope.diagnose.prepare.communication import communicates, loads
-from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.between_operators import between_operators
 from stepscope.diagnose.views.exposed_loading import exposed_loading
@@ -37,6 +36,7 @@ from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.lost import lost_phases
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
+from stepscope.diagnose.views.rings import waits_from
 from stepscope.diagnose.views.roles import together_by_design
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
@@ -59,6 +59,8 @@ from stepscope.window import (
     Window,
 )
 
+SINCE = "since_ns"
+"""A column for when a rank begins to wait in an operator."""
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
@@ -376,10 +378,12 @@ def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union 
     groups = {group.id for group in window.job.groups_of_kind(*kinds)}
     if comm is None or not comm.has("end_ns") or not groups:
         return None
+    comm = comm.with_column(SINCE, waits_from(window, comm))
 
     def spans(part: Table) -> Spans:
-        end = part.ints("end_ns")
-        return arrivals(part), end, part.strings("group").equals(*groups) & (end != NULL)
+        end, since = part.ints("end_ns"), part.ints(SINCE)
+        blocks = part.strings("group").equals(*groups) & (end != NULL) & (since < end)
+        return since, end, blocks
 
     return union_of_rows(rows.axis, rows.line.rows, comm, spans)
 

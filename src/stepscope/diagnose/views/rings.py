@@ -1,0 +1,53 @@
+"""Receives beside which ranks compute: rings that pass keys and values on during attention.
+
+Paper: Liu, Zaharia, Abbeel, *Ring Attention with Blockwise Transformers for Near-Infinite Context*,
+2023, section 3: a member computes a block while the next one arrives. So a receive lasts as long as
+the computation beside it, or longer where its sender is late; only what it lasts longer is waiting.
+How long a block takes is known by the fastest tenth of all members and steps from one receive to
+the next, of the same place in a step. Of that, what a rank computes after the receive is no part of
+it. Who leaves a pass has met its neighbours only, and not all members.
+Cost: two sorts of such receives. Cannot see: a member that is slow in all rings of a job.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
+from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, occurrence
+
+FASTEST = 0.1
+"""Of all members and steps: one late member delays all others of its ring. Our choice."""
+NEVER = np.int64(2**62)
+
+
+def in_rings(window: Window, comm: Table) -> Mask:
+    """Sends and receives of such rings."""
+    rings = {group.id for group in window.job.groups_of_kind("cp")}
+    return comm.strings("group").equals(*rings) & comm.strings("op").equals(*POINT_TO_POINT)
+
+
+def waits_from(window: Window, comm: Table) -> Ints:
+    """From when on each operator is waited for: its arrival, or the end of the computation beside
+    it; never, if it is a send in a ring."""
+    since, rings = arrivals(comm), in_rings(window, comm)
+    if not rings.any():
+        return since
+    since, received = since.copy(), rings & comm.strings("op").equals("Recv")
+    called, since[rings] = since[received], NEVER
+    rank, step = comm.ints("rank")[received], comm.ints("step")[received]
+    lane = numbered(rank, comm.strings("group").codes[received].astype(np.int64))
+    order = np.lexsort((called, lane))
+    follows = np.diff(lane[order], append=-1) == 0
+    after = np.where(follows, np.roll(called[order], -1), NULL)
+    place = occurrence(numbered(lane, step), called)[order]
+    block = np.where(follows, after - called[order], NEVER)
+    usual = np.array([np.quantile(block[place == at], FASTEST, method="lower")
+                      for at in range(int(place.max(initial=-1)) + 1)], np.int64)  # fmt: skip
+    usual = np.minimum(usual, np.append(usual[:1], usual[:-1]))  # a pass ends with other work
+    ended = comm.ints("end_ns")[received][order]
+    alone = np.where(follows & (ended != NULL), np.maximum(after - ended, 0), 0)
+    found = np.empty_like(called)
+    found[order] = called[order] + np.maximum(usual[place] - alone, 0)
+    since[received] = found
+    return since
