@@ -71,3 +71,15 @@ def test_models_that_are_averaged_beside_all_phases_come_in_a_cycle() -> None:
         "comm_ops": a_table("rank step group seq op enqueue_ns end_ns", comm),
     }))  # fmt: skip
     assert found.verdicts == () and found.periods == ()
+
+
+def test_steps_in_which_alone_ranks_exchange_are_of_another_kind_however_few() -> None:
+    """Too few of them for chance to be excluded by their lengths."""
+    steps, own = np.arange(40), np.ones(40)
+    averaged = steps % 13 == 12
+    own[averaged] = 3.0
+    assert find_cycle(own, steps, 4).length == 1
+    assert find_cycle(own, steps, 4, averaged).kind.tolist() == averaged.astype(int).tolist()
+    irregular = np.isin(steps, (5, 6, 30))
+    assert find_cycle(own, steps, 4, irregular).length == 1
+    assert find_cycle(own, steps, 4, ~averaged).length == 1

@@ -8,6 +8,10 @@ with others of their kind. What one kind takes longer than another is work and n
     own time that every rank spends, without loading and pauses, and exchanges between ranks
        ─▶ for each k: the kind with the largest median is the longest of its cycle, nearly always
 
+Where ranks exchange anything at all in every k-th step only, these steps are of another kind,
+however few they are and however large k is: models are averaged there (Douillard et al., DiLoCo,
+2023, algorithm 1).
+
 Cost: a median of the steps for each of eight lengths. Cannot see: cycles in which no kind is the
 longest; a change over time in one kind alone, if it is not of a single rank.
 """
@@ -20,10 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.prepare.matching import match_among
-from stepscope.diagnose.thresholds import FALSE_ALARMS
+from stepscope.diagnose.prepare.communication import communicates
+from stepscope.diagnose.prepare.matching import REDUCTIONS, match_among
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
 LONGEST = 9
 """Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
@@ -92,12 +97,31 @@ def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
     return np.asarray(np.bincount(column[known], least[known], len(line.steps)), np.float64)
 
 
-def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:
+def averages(window: Window, line: Timeline) -> Mask:
+    """The columns in which ranks reduce anything, or pass through a phase of communication."""
+    comm, phases = window.table("comm_ops"), window.table("phases")
+    if comm is not None and comm.has("step"):
+        meets = comm.take(comm.strings("op").equals(*REDUCTIONS))
+    elif phases is not None:
+        names = phases.strings("phase")
+        meets = phases.take(names.equals(*filter(communicates, names.values)))
+    else:
+        return np.zeros(len(line.steps), np.bool_)
+    column = line.columns(meets.ints("step"))
+    return np.asarray(np.bincount(column + 1, minlength=len(line.steps) + 1)[1:] > 0)
+
+
+def find_cycle(own: Floats, steps: Ints, warm_up: int, averaged: Mask | None = None) -> Cycle:
     """The shortest cycle of the time that all ranks spend.
 
     Args:
         own: by all ranks in each step.
+        averaged: in which steps ranks exchange anything, if that is known.
     """
+    if averaged is not None and 0 < averaged[warm_up:].sum() < HALF * (averaged.size - warm_up):
+        apart = np.diff(np.flatnonzero(averaged))
+        if apart.size and (apart == np.median(apart)).mean() >= REGULAR:
+            return Cycle(averaged.astype(np.int64), warm_up)
     series, judged = own[warm_up:], steps[warm_up:]
     fits = (length for length in range(2, LONGEST + 1) if _fits(series, judged, length))
     length = next(fits, 1)

@@ -1,26 +1,31 @@
 """How much work a step has, by the sizes of the messages that carry it: activations and tokens.
 
+Where only replicas communicate, its number of passes shows it.
+
 A curriculum trains on longer sequences from some step on, a ramp of the batch size on more of them.
 All that layers send to one another then grows in just that step and by just that factor, and the
 step becomes longer: that is the job's own work, and no regression. Gradients and parameters, which
-replicas exchange, do not grow with it.
+replicas exchange, do not grow with it. Where gradients are accumulated over more microbatches from
+some step on, it has more passes.
 
-    sizes of messages in each step, median rank ─▶ stages of one size ─▶ step times as if all
-                                                                        stages were of one size
+    sizes of messages, or passes, in each step, median rank ─▶ stages of one size ─▶ step times as
+                                                               if all stages were of one size
 
-Cost: a sum over the operators of such groups. Cannot see: work where no sizes were recorded, or
-where only replicas communicate.
+Cost: a sum over the operators of such groups, or over the rows of phases. Cannot see: longer
+sequences where only replicas communicate; passes where no phases were recorded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Table, Window
+from stepscope.window import Floats, Ints, Mask, Table, Window
 
 CARRIES_WORK = ("tp", "cp", "pp", "ep")
 """Kinds of groups whose messages are activations or tokens."""
@@ -37,11 +42,14 @@ class WorkSize:
     """The size of each step's work against the most frequent one; 1 where it is not known."""
 
     size: Floats
+    power: int
+    """Time grows at most with this power of the size."""
     warm_up: int
+    of: str = "what its layers send"
 
     @property
     def varies(self) -> bool:
-        return bool(np.unique(self._stages[self.warm_up :]).size > 1)
+        return bool(np.unique(self.stages[self.warm_up :]).size > 1)
 
     def levelled(self, series: Floats) -> Floats:
         """Step times as if all steps were of the most frequent size.
@@ -51,35 +59,60 @@ class WorkSize:
         """
         if not self.varies:
             return series
-        stages, done = self._stages, series.copy()
+        stages, done = self.stages, series.copy()
         usual = stats.median(series[self.warm_up :][stages[self.warm_up :] == 0])
         for stage in np.unique(stages[self.warm_up :]).tolist():
             at = stages == stage
             judged = at & (np.arange(at.size) >= self.warm_up)
-            low, high = sorted((1.0, float(np.median(self.size[judged])) ** MOST_POWER))
+            low, high = sorted((1.0, float(np.median(self.size[judged])) ** self.power))
             longer = stats.median(series[judged]) / usual if usual > 0 else 1.0
             done[at] = series[at] / float(np.clip(longer, low, high))
         return done
+
+    def is_like(self, columns: Mask) -> Mask:
+        """Which columns have work of the size that most of the given ones have."""
+        own, count = np.unique(self.stages[columns], return_counts=True)
+        return self.stages == own[np.argmax(count)] if own.size else ~columns
 
     def grown(self, split: int) -> float:
         """How many times as large the work is from a column on as before it."""
         before = stats.median(self.size[self.warm_up : split])
         return stats.median(self.size[split:]) / before if before > 0 else 1.0
 
-    @property
-    def _stages(self) -> Ints:
+    @cached_property
+    def stages(self) -> Ints:
         """For each column the number of its stage, 0: of the most frequent size."""
         return _stages_of(self.size)
 
 
 def work_size(window: Window, line: Timeline) -> WorkSize:
-    """The size of the work of each column, by all kinds of messages together."""
+    """The size of the work of each column, by all kinds of messages together, or by its passes."""
     comm, columns = window.table("comm_ops"), len(line.steps)
     kinds: list[Floats] = []
     if comm is not None and comm.has("bytes") and columns > line.warm_up:
         kinds = [size for kind in CARRIES_WORK
                  if (size := _of_kind(window, line, comm, kind)) is not None]  # fmt: skip
-    return WorkSize(_agreed(kinds, columns), line.warm_up)
+    if not kinds and columns > line.warm_up:
+        passes = _passes(window.table("phases"), line)
+        return WorkSize(passes, 1, line.warm_up, "the number of its passes")
+    return WorkSize(_agreed(kinds, columns), MOST_POWER, line.warm_up)
+
+
+def _passes(phases: Table | None, line: Timeline) -> Floats:
+    """The passes of each column against the most frequent number, of the median rank: the rows of
+    the phase in which ranks compute for longest."""
+    if phases is None or not len(phases):
+        return np.ones(len(line.steps))
+    names, cell = phases.strings("phase"), line.cells(phases)
+    spent = stats.sums(np.maximum(names.codes, 0), phases.ints("duration_ns"), len(names.values))
+    spent[[at for at, name in enumerate(names.values) if communicates(name)]] = 0
+    of_phase = (names.codes == np.argmax(spent)) & (cell >= 0)
+    rows = np.bincount(cell[of_phase], minlength=int(np.prod(line.shape))).reshape(line.shape)
+    passes = stats.column_median(np.where(rows > 0, rows, np.nan))
+    judged = passes[line.warm_up :]
+    if not np.isfinite(judged).any():
+        return np.ones(len(line.steps))
+    return np.nan_to_num(passes / _most_frequent(judged[np.isfinite(judged)]), nan=1.0)
 
 
 def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats | None:
