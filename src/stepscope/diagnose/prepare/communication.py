@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _WORDS = frozenset((
@@ -40,6 +41,10 @@ _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 
 _SAVES, _EVALUATES = ("save", "checkpoint", "ckpt"), ("eval", "validat")
 """Parts of words for what a job does beside training."""
+
+_COPIES = frozenset(("h2d", "d2h", "htod", "dtoh", "memcpy"))
+_MEMORIES = frozenset(("host", "cpu", "device", "gpu", "cuda"))
+"""Words for copies between host and device: one of the first, or *to* before one of the second."""
 
 _GRADIENTS = frozenset((
     "grad", "grads", "gradient", "gradients", "gradienten", "gradientes", "gradienti",
@@ -81,6 +86,17 @@ def communicates(phase: str) -> bool:
 def saves(phase: str | None) -> bool:
     """Whether a phase writes what was trained, by its name: work of the host and its storage."""
     return any(part in (phase or "").lower() for part in _SAVES)
+
+
+def copies(phase: str | None) -> bool:
+    """Whether a phase copies between host and device, by its name.
+
+    >>> copies("grads-to-host"), copies("memcpy_h2d"), copies("batch_to_device"), copies("host")
+    (True, True, True, False)
+    """
+    words = _words(phase or "")
+    to_memory = any(one == "to" and to in _MEMORIES for one, to in pairwise(words))
+    return to_memory or not _COPIES.isdisjoint(words)
 
 
 def is_beside_training(phase: str | None) -> bool:
