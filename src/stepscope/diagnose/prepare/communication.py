@@ -95,8 +95,8 @@ def copies(phase: str | None) -> bool:
     (True, True, True, False)
     """
     words = _words(phase or "")
-    to_memory = any(one == "to" and to in _MEMORIES for one, to in pairwise(words))
-    return to_memory or not _COPIES.isdisjoint(words)
+    return not _COPIES.isdisjoint(words) or any(
+        one == "to" and memory in _MEMORIES for one, memory in pairwise(words))  # fmt: skip
 
 
 def is_beside_training(phase: str | None) -> bool:

@@ -1,11 +1,9 @@
 """Receives beside which ranks compute: rings that pass keys and values on during attention.
 
 Paper: Liu, Zaharia, Abbeel, *Ring Attention with Blockwise Transformers for Near-Infinite Context*,
-2023, section 3: a member computes a block while the next one arrives. So a receive lasts as long as
-the computation beside it, or longer where its sender is late; only what it lasts longer is waiting.
-How long a block takes is known by the fastest tenth of all members and steps from one receive to
-the next, of the same place in a step. Of that, what a rank computes after the receive is no part of
-it. Who leaves a pass has met its neighbours only, and not all members.
+2023, section 3: a member computes a block while the next one arrives. Only what a receive lasts
+longer than that is waiting. The fastest tenth of all members and steps from one receive to the next
+shows how long a block takes; what a rank computes after the receive is no part of it.
 Cost: two sorts of such receives. Cannot see: a member that is slow in all rings of a job.
 """
 

@@ -25,7 +25,7 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Floats, Ints, Mask, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
 CARRIES_WORK = ("tp", "cp", "pp", "ep")
 """Kinds of groups whose messages are activations or tokens."""
@@ -99,20 +99,15 @@ def work_size(window: Window, line: Timeline) -> WorkSize:
 
 
 def _passes(phases: Table | None, line: Timeline) -> Floats:
-    """The passes of each column against the most frequent number, of the median rank: the rows of
-    the phase in which ranks compute for longest."""
+    """The passes of each column: the rows of the phase in which ranks compute for longest."""
     if phases is None or not len(phases):
         return np.ones(len(line.steps))
     names, cell = phases.strings("phase"), line.cells(phases)
     spent = stats.sums(np.maximum(names.codes, 0), phases.ints("duration_ns"), len(names.values))
     spent[[at for at, name in enumerate(names.values) if communicates(name)]] = 0
-    of_phase = (names.codes == np.argmax(spent)) & (cell >= 0)
-    rows = np.bincount(cell[of_phase], minlength=int(np.prod(line.shape))).reshape(line.shape)
-    passes = stats.column_median(np.where(rows > 0, rows, np.nan))
-    judged = passes[line.warm_up :]
-    if not np.isfinite(judged).any():
-        return np.ones(len(line.steps))
-    return np.nan_to_num(passes / _most_frequent(judged[np.isfinite(judged)]), nan=1.0)
+    cell = cell[(names.codes == np.argmax(spent)) & (cell >= 0)]
+    found = _of_most(line, stats.sums(cell, np.ones(cell.size), int(np.prod(line.shape))))
+    return np.ones(len(line.steps)) if found is None else np.nan_to_num(found, nan=1.0)
 
 
 def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats | None:
@@ -128,8 +123,12 @@ def _of_kind(window: Window, line: Timeline, comm: Table, kind: str) -> Floats |
             cell = line.cells(part)
             carries &= cell >= 0
             _add(grid, cell[carries], part.ints("bytes")[carries])
-    of_ranks = np.where(grid > 0, grid, np.nan).reshape(line.shape)
-    whole = stats.column_median(of_ranks)
+    return _of_most(line, grid)
+
+
+def _of_most(line: Timeline, grid: Floats) -> Floats | None:
+    """Of sums by cell those of the median rank against the most frequent one; None: unknown."""
+    whole = stats.column_median(np.where(grid > 0, grid, np.nan).reshape(line.shape))
     judged = whole[line.warm_up :]
     if not np.isfinite(judged).any():
         return None
@@ -162,3 +161,16 @@ def _agreed(kinds: list[Floats], columns: int) -> Floats:
     logs = np.nan_to_num(np.log(np.stack(kinds)))
     least = np.where((logs > 0).all(axis=0), logs.min(axis=0), 0.0)
     return np.asarray(np.exp(np.where((logs < 0).all(axis=0), logs.max(axis=0), least)))
+
+
+def exchanged(window: Window, line: Timeline, columns: Ints) -> Floats:
+    """The bytes that each rank sends in all-to-alls of these steps: of experts, their tokens."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("bytes"):
+        return np.zeros(len(line.ranks))
+    row, column = line.places(comm)
+    chosen = np.zeros(len(line.steps) + 1, np.bool_)  # the last one stands for no step
+    chosen[columns] = True
+    size: Ints = comm.ints("bytes")
+    kept = chosen[column] & (row >= 0) & (size != NULL) & comm.strings("op").equals("AllToAll")
+    return stats.sums(row[kept], size[kept], len(line.ranks))
