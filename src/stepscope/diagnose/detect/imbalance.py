@@ -70,9 +70,7 @@ passes are. Our choice, twice `UNEVEN`."""
 WAITED = 0.5
 """Ranks that wait for a processor for less than this part of what the job loses have another
 reason. Measured on real data (0.15 in the lab, 1.1 to 2.4 on a crowded machine)."""
-MORE_TOKENS = (
-    "in every step all ranks wait for the same ones, which exchange more tokens than the others"
-)
+SAME_ONES = "in every step all ranks wait for the same ones, which"
 LEAST_OTHERS = 3
 """Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
 Statistics."""
@@ -304,7 +302,7 @@ class UnequalWork:
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
         if cause == "unknown" and _have_more_tokens(job, excess, inside):
-            cause, says = "load_imbalance", MORE_TOKENS
+            cause, says = "load_imbalance", f"{SAME_ONES} exchange more tokens than the others"
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
         found = waste.found(job, self.name, cause, part, part.loss, says, detail)
         yield _reported(found, len(job.line.ranks))
@@ -342,10 +340,7 @@ def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Caus
         return "load_imbalance", (
             "in each step all ranks wait for a different one that has more work to do"
         )
-    return "unknown", (
-        "in every step all ranks wait for the same ones, which have more work to do or are slow, "
-        "by different degrees"
-    )
+    return "unknown", f"{SAME_ONES} have more work to do or are slow, by different degrees"
 
 
 def _work(job: Observed) -> tuple[Floats, ...] | None:

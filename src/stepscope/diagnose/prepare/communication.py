@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import pairwise
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _WORDS = frozenset((
@@ -42,9 +41,8 @@ _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 _SAVES, _EVALUATES = ("save", "checkpoint", "ckpt"), ("eval", "validat")
 """Parts of words for what a job does beside training."""
 
-_COPIES = frozenset(("h2d", "d2h", "htod", "dtoh", "memcpy"))
-_MEMORIES = frozenset(("host", "cpu", "device", "gpu", "cuda"))
-"""Words for copies between host and device: one of the first, or *to* before one of the second."""
+_COPIES = re.compile(r"(\b|_)(h2d|d2h|htod|dtoh|memcpy|to[-_ ](host|cpu|device|gpu|cuda))(\b|_)")
+"""Words for copies between host and device."""
 
 _GRADIENTS = frozenset((
     "grad", "grads", "gradient", "gradients", "gradienten", "gradientes", "gradienti",
@@ -94,9 +92,7 @@ def copies(phase: str | None) -> bool:
     >>> copies("grads-to-host"), copies("memcpy_h2d"), copies("batch_to_device"), copies("host")
     (True, True, True, False)
     """
-    words = _words(phase or "")
-    return not _COPIES.isdisjoint(words) or any(
-        one == "to" and memory in _MEMORIES for one, memory in pairwise(words))  # fmt: skip
+    return bool(_COPIES.search((phase or "").lower()))
 
 
 def is_beside_training(phase: str | None) -> bool:

@@ -59,8 +59,6 @@ from stepscope.window import (
     Window,
 )
 
-SINCE = "since_ns"
-"""A column for when a rank begins to wait in an operator."""
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
 NO_TABLES = "no tables phases, comm_ops or kernels"
@@ -84,9 +82,6 @@ class OwnTime:
     lasted: Mapping[str, Floats] = field(default_factory=dict)
     """Of the phases of which only the excess over peers is known, how long ranks were in them with
     all waiting, `[rank, step]` in ns."""
-    exchanged_ns: Floats | None = None
-    """What every rank spends at least in phases of communication in each step: who arrives last
-    waits for no other there."""
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
@@ -157,17 +152,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
     )
     marked = _marks_waiting(window, rows)
-    return replace(whole, inferred=inferred, marked=marked, lasted=lasted,
-                   exchanged_ns=_exchanged(rows))  # fmt: skip
-
-
-def _exchanged(rows: PhaseRows) -> Floats:
-    names = [*filter(communicates, rows.names.values)]
-    if not names:
-        return np.zeros(len(rows.line.steps))
-    spent, entered = rows.grids(rows.duration.astype(np.float64), names), rows.entered(names)
-    least = np.where(entered, spent, np.inf).min(axis=1)
-    return np.asarray(np.where(entered.mean(axis=1) > HALF, least, 0.0).sum(axis=0))
+    return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
 
 def _loading_apart(window: Window, line: Timeline, own: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -378,10 +363,10 @@ def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union 
     groups = {group.id for group in window.job.groups_of_kind(*kinds)}
     if comm is None or not comm.has("end_ns") or not groups:
         return None
-    comm = comm.with_column(SINCE, waits_from(window, comm))
+    comm = comm.with_column("since_ns", waits_from(window, comm))
 
     def spans(part: Table) -> Spans:
-        end, since = part.ints("end_ns"), part.ints(SINCE)
+        end, since = part.ints("end_ns"), part.ints("since_ns")
         blocks = part.strings("group").equals(*groups) & (end != NULL) & (since < end)
         return since, end, blocks
 

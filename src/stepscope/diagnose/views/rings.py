@@ -14,9 +14,8 @@ import numpy as np
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, occurrence
 
-FASTEST = 0.1
+FASTEST, NEVER = 0.1, np.int64(2**62)
 """Of all members and steps: one late member delays all others of its ring. Our choice."""
-NEVER = np.int64(2**62)
 
 
 def in_rings(window: Window, comm: Table) -> Mask:
@@ -26,13 +25,13 @@ def in_rings(window: Window, comm: Table) -> Mask:
 
 
 def waits_from(window: Window, comm: Table) -> Ints:
-    """From when on each operator is waited for: its arrival, or the end of the computation beside
-    it; never, if it is a send in a ring."""
+    """When ranks begin to wait in each operator; never, if it is a send in a ring."""
     since, rings = arrivals(comm), in_rings(window, comm)
     if not rings.any():
         return since
-    since, received = since.copy(), rings & comm.strings("op").equals("Recv")
-    called, since[rings] = since[received], NEVER
+    received = rings & comm.strings("op").equals("Recv")
+    since = np.where(rings & ~received, NEVER, since)
+    called = since[received]
     rank, step = comm.ints("rank")[received], comm.ints("step")[received]
     lane = numbered(rank, comm.strings("group").codes[received].astype(np.int64))
     order = np.lexsort((called, lane))
@@ -43,9 +42,6 @@ def waits_from(window: Window, comm: Table) -> Ints:
     usual = np.array([np.quantile(block[place == at], FASTEST, method="lower")
                       for at in range(int(place.max(initial=-1)) + 1)], np.int64)  # fmt: skip
     usual = np.minimum(usual, np.append(usual[:1], usual[:-1]))  # a pass ends with other work
-    ended = comm.ints("end_ns")[received][order]
-    alone = np.where(follows & (ended != NULL), np.maximum(after - ended, 0), 0)
-    found = np.empty_like(called)
-    found[order] = called[order] + np.maximum(usual[place] - alone, 0)
-    since[received] = found
+    alone = np.where(follows, np.maximum(after - comm.ints("end_ns")[received][order], 0), 0)
+    since[np.flatnonzero(received)[order]] += np.maximum(usual[place] - alone, 0)
     return since

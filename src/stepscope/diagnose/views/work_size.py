@@ -1,12 +1,10 @@
-"""How much work a step has, by the sizes of the messages that carry it: activations and tokens.
-
-Where only replicas communicate, its number of passes shows it.
+"""How much work a step has, by the sizes of the messages that carry it, or by its passes.
 
 A curriculum trains on longer sequences from some step on, a ramp of the batch size on more of them.
 All that layers send to one another then grows in just that step and by just that factor, and the
 step becomes longer: that is the job's own work, and no regression. Gradients and parameters, which
-replicas exchange, do not grow with it. Where gradients are accumulated over more microbatches from
-some step on, it has more passes.
+replicas exchange, do not grow with it. Where gradients are accumulated over more microbatches, a
+step has more passes.
 
     sizes of messages, or passes, in each step, median rank ─▶ stages of one size ─▶ step times as
                                                                if all stages were of one size
@@ -45,7 +43,6 @@ class WorkSize:
     power: int
     """Time grows at most with this power of the size."""
     warm_up: int
-    of: str = "what its layers send"
 
     @property
     def varies(self) -> bool:
@@ -86,15 +83,14 @@ class WorkSize:
 
 
 def work_size(window: Window, line: Timeline) -> WorkSize:
-    """The size of the work of each column, by all kinds of messages together, or by its passes."""
+    """The size of the work of each column, by all kinds of messages together, or by passes."""
     comm, columns = window.table("comm_ops"), len(line.steps)
     kinds: list[Floats] = []
     if comm is not None and comm.has("bytes") and columns > line.warm_up:
         kinds = [size for kind in CARRIES_WORK
                  if (size := _of_kind(window, line, comm, kind)) is not None]  # fmt: skip
     if not kinds and columns > line.warm_up:
-        passes = _passes(window.table("phases"), line)
-        return WorkSize(passes, 1, line.warm_up, "the number of its passes")
+        return WorkSize(_passes(window.table("phases"), line), 1, line.warm_up)
     return WorkSize(_agreed(kinds, columns), MOST_POWER, line.warm_up)
 
 

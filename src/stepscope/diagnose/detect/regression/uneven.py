@@ -71,11 +71,11 @@ def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
 
 
 def are_related(one: Floats, other: Floats) -> bool:
-    """Whether two quantities, where both are known, grow together, beyond chance."""
-    known = np.isfinite(one) & np.isfinite(other)
-    if not known.any() or not (np.ptp(one[known]) > 0 and np.ptp(other[known]) > 0):
+    """Whether two quantities, where both are known, grow together beyond chance."""
+    one, other = (part[np.isfinite(one) & np.isfinite(other)] for part in (one, other))
+    if not (one != one[:1]).any() or not (other != other[:1]).any():
         return False  # what never differs has nothing in common
-    return float(np.corrcoef(one[known], other[known])[0, 1]) >= _least(int(known.sum()))
+    return float(np.corrcoef(one, other)[0, 1]) >= _least(one.size)
 
 
 def _least(pairs: int) -> float:
