@@ -87,7 +87,7 @@ def reduced(window: Window, line: Timeline) -> Floats:
         rows = phases.take(names.equals(*filter(communicates, names.values)))
     else:
         return np.zeros(len(line.steps))
-    size = rows.ints("bytes") if rows.has("bytes") else np.ones(len(rows), np.int64)
+    size = rows.ints("bytes") if rows.knows("bytes") else np.ones(len(rows), np.int64)
     column = line.columns(rows.ints("step"))
     return stats.sums(column[column >= 0], np.maximum(size[column >= 0], 0), len(line.steps))
 
