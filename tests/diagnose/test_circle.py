@@ -106,6 +106,25 @@ def test_the_rank_that_left_out_a_receive_is_named_and_not_the_sender() -> None:
     assert (verdict.ranks, verdict.cause) == ((1,), "code")
 
 
+def test_calls_at_the_same_time_keep_the_order_of_their_numbers() -> None:
+    """A logger rounds to a tenth of a second: a send and a receive of a ring have one time."""
+    ring = (ProcessGroup("ring", "cp", (0, 1, 2)),)
+    hung = {0: "srsR", 1: "rrR", 2: "sR"}  # rank 1 sends nothing more; R: a receive that waits
+    rows: list[Row] = []
+    for step in range(HUNG + 1):
+        for rank in range(3):
+            calls = "srsrsr" if step < HUNG else hung[rank]
+            done = [(rank, step, "ring", 6 * step + at, "Send" if call == "s" else "Recv",
+                     (rank + (1 if call == "s" else 2)) % 3, step + 0.1 + at // 2 / 10,
+                     None if call == "R" else step + 0.5)
+                    for at, call in enumerate(calls)]  # fmt: skip
+            turned = [done[at ^ 1] if step >> at // 2 & 1 and at ^ 1 < len(done) else one
+                      for at, one in enumerate(done)]  # fmt: skip
+            rows += turned
+    verdict = the_hang(find_hang(a_job(rows, ring)))
+    assert (verdict.ranks, verdict.cause) == ((1,), "code")
+
+
 def test_after_two_steps_ranks_with_the_same_program_tell_who_left_out_a_receive() -> None:
     """The receivers of two other pipelines called all they called before."""
     pipes = tuple(ProcessGroup(f"pp-{at}", "pp", (2 * at, 2 * at + 1)) for at in range(3))

@@ -71,3 +71,17 @@ def test_models_that_are_averaged_beside_all_phases_come_in_a_cycle() -> None:
         "comm_ops": a_table("rank step group seq op enqueue_ns end_ns", comm),
     }))  # fmt: skip
     assert found.verdicts == () and found.periods == ()
+
+
+def test_steps_in_which_ranks_reduce_more_are_of_another_kind_however_few() -> None:
+    """Too few of them for chance to be excluded by their lengths; in all others ranks reduce their
+    losses, or the gradients of an island."""
+    steps, own = np.arange(40), np.ones(40)
+    averaged = steps % 13 == 12
+    own[averaged] = 3.0
+    assert find_cycle(own, steps, 4).length == 1
+    for others in (0.0, 4.0, 5e8):
+        found = find_cycle(own, steps, 4, np.where(averaged, 1e9, others))
+        assert found.kind.tolist() == averaged.astype(int).tolist()
+    for unlike in (np.isin(steps, (5, 6, 30)), steps >= 0, steps < 0, steps < 12):
+        assert find_cycle(own, steps, 4, np.where(unlike, 1e9, 0.0)).length == 1

@@ -57,13 +57,13 @@ def test_a_host_that_is_late_because_it_loads_data_is_said_to_load() -> None:
     """Its loader is called while its device still computes, and ends too late for it."""
     late = launching(waits_for_one(), hosts(USUAL_MS + 4))
     steps = late.tables["steps"]
-    loading = {
+    loading = Table({
         "rank": steps.ints("rank"), "step": steps.ints("step"), "start_ns": steps.ints("start_ns"),
         "duration_ns": np.where(steps.ints("rank") == LATE, 4 * MS, MS // 10).astype(np.int64),
         "wait_ns": np.zeros(len(steps), np.int64),
         "phase": Strings(np.zeros(len(steps), np.int32), ("data-load",)),
-    }  # fmt: skip
-    job = Observed(put(late, phases=joined([late.tables["phases"], Table(loading)])))
+    })  # fmt: skip
+    job = Observed(put(late, phases=joined([late.tables["phases"], loading])))
     (found,) = SlowHosts().detect(job, SoFar())
     assert (found.ranks, found.cause, found.phase) == ((LATE,), "data_loading", "data-load")
 

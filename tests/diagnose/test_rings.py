@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window
@@ -65,3 +66,58 @@ def test_a_slow_rank_costs_what_its_whole_ring_is_late() -> None:
 
 def test_healthy_rings_accuse_nobody() -> None:
     assert diagnose(ring_job(slow=1.0)).verdicts == ()
+
+
+SLOWER = 1.5
+
+
+def overlapped(slow: float) -> Window:
+    """The same rings, in which ranks compute beside their sends and receives; a device timed their
+    passes, and nobody how long they waited."""
+    random = np.random.default_rng(5)
+    comm, phases, steps, clock = [], [], [], np.full(RANKS, float(START))
+    before = [rank // RING * RING + (rank + RING - 1) % RING for rank in range(RANKS)]
+    for step in range(STEPS):
+        begun = clock.copy()
+        for turn in range(TURNS):
+            took = 20 * MS * random.normal(1.0, 0.01, RANKS)
+            took[SLOW] *= slow if step >= SINCE else 1.0
+            came = np.maximum(clock, clock[before]) + 2 * MS
+            for rank in range(RANKS):
+                number = 2 * (step * TURNS + turn)
+                to = before.index(rank)
+                at, group = int(clock[rank]), f"cp-{rank // RING}"
+                comm += [
+                    (rank, step, group, number, "Send", to, at, int(came[to])),
+                    (rank, step, group, number + 1, "Recv", before[rank], at, int(came[rank])),
+                ]
+            clock = np.maximum(clock + took, came)
+        end = clock.max() + 4 * MS
+        for rank in range(RANKS):
+            took_ns = int(clock[rank] - begun[rank])
+            comm.append((rank, step, "dp-0", step, "AllReduce", -1, int(clock[rank]), int(end)))
+            phases.append((rank, step, "forward-compute", int(begun[rank]), took_ns, 1))
+            steps.append((rank, step, int(begun[rank]), int(end - begun[rank])))
+        clock = np.full(RANKS, end)
+    names = "rank step group seq op peer start_ns end_ns"
+    table = a_table(names, comm)
+    return Window(ring_job(1.0).job, {
+        "comm_ops": table.with_column("enqueue_ns", table.ints("start_ns")),
+        "phases": a_table("rank step phase start_ns duration_ns waits", phases),
+        "steps": a_table("rank step start_ns duration_ns", steps),
+    })  # fmt: skip
+
+
+def test_who_computes_beside_a_receive_does_not_wait_in_it() -> None:
+    assert diagnose(overlapped(1.0)).verdicts == ()
+    own = Observed(overlapped(SLOWER)).own.of("forward-compute")
+    late, others = own[SLOW, SINCE:], np.delete(own, SLOW, axis=0)[:, SINCE:]
+    assert np.median(late) == pytest.approx(TURNS * 20 * MS * SLOWER, rel=0.1)
+    assert np.median(others) == pytest.approx(TURNS * 20 * MS, rel=0.1)
+
+
+def test_a_rank_that_is_slow_beside_its_receives_is_named_alone() -> None:
+    (verdict,) = diagnose(overlapped(SLOWER)).verdicts
+    assert verdict.ranks == (SLOW,)
+    usual = TURNS * 20 + 6
+    assert verdict.lost_fraction == pytest.approx(1 - usual / (usual + TURNS * 10), abs=0.06)

@@ -67,3 +67,10 @@ def test_what_all_ranks_compute_longer_is_not_charged_to_a_slow_one() -> None:
     own, whole = diagnose(a_job(8, STEPS, 0.01, faults=[slow], edit=longer)).verdicts
     assert (own.ranks, whole.ranks, whole.is_suspect) == ((3,), (), True)
     assert own.lost_fraction == pytest.approx(0.15, abs=0.04)
+
+
+def test_a_phase_that_is_named_for_copies_between_host_and_device_is_slow_by_them() -> None:
+    job = Observed(a_job_of_experts((1,), ("optimizer",)))
+    suspect = suspect_of(job, 1, (SINCE, STEPS), "optimizer", [None])
+    for phase, cause in (("grads-to-host", "memory_copy"), ("optimizer", "compute")):
+        assert plain_cause(job, replace(suspect, phase=phase))[0] == cause

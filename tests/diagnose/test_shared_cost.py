@@ -15,6 +15,7 @@ from stepscope.diagnose.decide.measured_rise import measured_ns
 from stepscope.diagnose.detect.profiled import common_patterns
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.own_time import OwnTime
+from stepscope.diagnose.views.work_size import WorkSize
 from stepscope.window import Floats, Table
 
 from .jobs import MS
@@ -35,7 +36,8 @@ def a_job_of(period_ms: Floats) -> Any:
     window = SimpleNamespace(job=SimpleNamespace(groups_of_kind=lambda *_: (), parallelism={}),
                              table=lambda _: None)  # fmt: skip
     own = SimpleNamespace(phases=(), hidden=False, hidden_phases=frozenset())
-    return SimpleNamespace(line=line, window=window, breakdown=None, own=own)
+    return SimpleNamespace(line=line, window=window, breakdown=None, own=own,
+                           work=WorkSize(np.ones(STEPS), 1, 0))  # fmt: skip
 
 
 class Healing:

@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.decide.same_loss import begin_together
+from stepscope.diagnose.detect.work.imbalance import _have_more_tokens as have_more_tokens
 from stepscope.diagnose.detect.work.imbalance import _reported as reported
 from stepscope.diagnose.finding import SlowLink, Waste
 from stepscope.diagnose.observed import Observed
@@ -170,6 +171,18 @@ def test_the_same_ranks_in_all_steps_are_not_said_to_be_different_ones() -> None
     speeds = np.array([1.0, 1.0, 1.02, 1.1, 1.2, 1.3, 1.4, 1.45])
     found = diagnose(played(lengths(0.01) * speeds[:, None])).verdicts
     assert not any("different" in one.summary for one in found)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_ranks_that_exchange_more_tokens_have_more_work(padded: bool) -> None:
+    """Exchanges that are padded to one size do not show it."""
+    speeds = np.array([1.0, 1.0, 1.02, 1.1, 1.2, 1.3, 1.4, 1.45])
+    tokens = np.where(padded, 1.0, speeds)
+    moved = [(rank, step, "dp-0", step, "AllToAll", int(1e6 * tokens[rank]))
+             for step in range(STEPS) for rank in range(RANKS)]  # fmt: skip
+    window = put(played(lengths(0.01)), comm_ops=a_table("rank step group seq op bytes", moved))
+    longer = np.repeat(speeds[:, None] - 1.15, STEPS, axis=1)
+    assert have_more_tokens(Observed(window), longer, slice(5, STEPS)) is not padded
 
 
 def test_what_began_with_a_slow_link_is_no_work_of_its_own() -> None:

@@ -9,7 +9,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 
-from .jobs import MS, START, a_table
+from .jobs import MS, START, a_job, a_table, both, put
 
 RANKS, STEPS = 8, 120
 WHOLE, PAIRS = tuple(range(RANKS)), [(0, 1), (2, 3), (4, 5), (6, 7)]
@@ -102,3 +102,38 @@ def test_nor_where_no_sizes_are_known() -> None:
     (verdict,) = (one for one in found if one.ranks)
     assert verdict.ranks == (5,)
     assert verdict.lost_fraction == pytest.approx(0.07, abs=0.02)
+
+
+def accumulated(slow: float) -> Window:
+    """All ranks do three times the passes from step 60 on; rank 2 computes slower from step 90."""
+    since = np.arange(STEPS) >= 60
+
+    def edit(own: Floats) -> Floats:
+        own[1:3, :, since] *= 3.0
+        own[1:3, 2, 90:] *= slow
+        return own
+
+    job = a_job(4, STEPS, 0.01, edit=edit, stacks=False)
+    rows = job.tables["phases"]
+    split = rows.strings("phase").equals(FORWARD, BACKWARD) & (rows.ints("step") >= 60)
+    thirds = rows.take(split)
+    each = thirds.ints("duration_ns") // 3
+    waited = thirds.with_column("wait_ns", thirds.ints("wait_ns") // 3)
+    parts = [waited.with_column("duration_ns", each)
+                   .with_column("start_ns", thirds.ints("start_ns") + at * each)
+             for at in range(3)]  # fmt: skip
+    whole = rows.take(~split)
+    return put(job, phases=both(both(whole, parts[0]), both(parts[1], parts[2])))
+
+
+def test_more_passes_in_a_step_are_more_work_where_only_replicas_communicate() -> None:
+    """Gradients are accumulated over three microbatches from some step on."""
+    found = diagnose(accumulated(1.0))
+    assert found.verdicts == ()
+    assert found.ledger is not None and found.ledger.unexplained_fraction < 0.05
+
+
+def test_a_slow_rank_costs_what_steps_with_as_many_passes_take_longer() -> None:
+    (verdict,) = diagnose(accumulated(1.3)).verdicts
+    assert (verdict.ranks, verdict.cause) == ((2,), "compute")
+    assert verdict.lost_fraction == pytest.approx(0.22, abs=0.04)

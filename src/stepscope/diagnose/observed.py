@@ -20,7 +20,7 @@ from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.asynchronous import is_asynchronous
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
-from stepscope.diagnose.views.cycle import Cycle, exchanged_ns, find_cycle
+from stepscope.diagnose.views.cycle import Cycle, find_cycle, reduced
 from stepscope.diagnose.views.frames import awaits_device
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
@@ -137,10 +137,8 @@ class Observed:
         apart = sum((np.nan_to_num(own) for own in loading), np.zeros(self.total.shape))
         apart = apart if self.pauses is None else apart + self.pauses
         least = np.fmin.reduce(self.total - apart, axis=0, initial=np.nan)
-        if self.own.exchanged_ns is not None:
-            least = least + np.nan_to_num(self.own.exchanged_ns)
-        least = least + exchanged_ns(self.window.table("comm_ops"), self.line)
-        return find_cycle(least, self.line.steps, self.line.warm_up)
+        moved = reduced(self.window, self.line)
+        return find_cycle(least, self.line.steps, self.line.warm_up, moved)
 
     @cached_property
     def work(self) -> WorkSize:

@@ -49,7 +49,7 @@ from stepscope.diagnose.search import Search
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.shown import NO_SERIES, Ledger, StepSeries
 from stepscope.diagnose.views.asynchronous import step_ns
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Floats, Ints, Window, numbered
 
 
 def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = False) -> Diagnosis:
@@ -175,7 +175,8 @@ def _ledger(
     if job.asynchronous:
         series = _series_of(job.line.steps, step_ns(job.line))
     planned, slowed = planned_steps(job), _slowed_by_culprits(job, blamed)
-    return ledger(series, job.line.warm_up, verdicts, planned - slowed, job.cycle.length,
+    kind = numbered(job.cycle.kind, job.work.stages)
+    return ledger(series, job.line.warm_up, verdicts, planned - slowed, kind,
                   pauses_of_all(job, planned & slowed))  # fmt: skip
 
 

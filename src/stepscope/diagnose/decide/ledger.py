@@ -29,14 +29,14 @@ def ledger(
     warm_up: int,
     verdicts: Sequence[Verdict],
     planned: Collection[int] = (),
-    cycle: int = 1,
+    kind: Ints | None = None,
     pauses_ns: Mapping[int, float] = NO_PAUSES,
 ) -> Ledger | None:
     """The job's time after the first `warm_up` steps; None without step times.
 
     Args:
         planned: steps in which the job pauses by design.
-        cycle: how many kinds of steps there are, in turns; each has a fast level of its own.
+        kind: of each step by what work it has; each kind has a fast level of its own.
         pauses_ns: by step how long all ranks pause by design where a culprit makes it longer yet.
     """
     steps = np.array(series.steps[warm_up:], np.int64)
@@ -49,7 +49,8 @@ def ledger(
     entries = [Entry(at, scale * float(lost.sum() / took.sum())) for at, lost in claims.items()]
     given, mean = sum(one.fraction for one in entries), float(took.mean())
     pauses = np.array([pauses_ns.get(int(step), 0.0) for step in steps])
-    fast = np.minimum(took, _fast(took, by_design, steps % cycle) + pauses)
+    kind = np.zeros(steps.size, np.int64) if kind is None else kind[warm_up:]
+    fast = np.minimum(took, _fast(took, by_design, kind) + pauses)
     needed = min(float(np.where(by_design, took, fast).mean()), mean * (1 - given))
     return Ledger(
         (int(steps[0]), int(steps[-1])), round(mean), round(needed), tuple(entries),

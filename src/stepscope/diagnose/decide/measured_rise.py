@@ -39,7 +39,8 @@ def measured_ns(
     steps count, if there are some. At most the rise above the fast steps without the culprit,
     before or after it; no limit where there are none. Steps in which another one is slow do not
     count there, unless that one is slow both then and now, or no other steps are left: then the
-    rise is a lower bound only.
+    rise is a lower bound only. Steps of other work than most of its own, such as those with more
+    passes, do not count either.
 
     Args:
         paused: what each step loses to pauses, which is measured by itself.
@@ -48,6 +49,7 @@ def measured_ns(
     period = job.line.job_period_ns - paused
     judged = (columns >= job.line.warm_up) & np.isfinite(period)
     inside = np.isin(columns, columns[one.columns])
+    judged &= job.work.is_like(inside & judged)
     outside = judged & ~inside
     usually = outside & ~_of_others(one, culprits, columns)
     is_apart = min(usually.sum(), (judged & inside).sum()) >= LEAST_ALONE

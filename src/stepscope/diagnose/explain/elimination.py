@@ -2,10 +2,10 @@
 
 Fault: any slow rank.
 Paper: none.
-What differs: data loading, saving and experts are causes by their phase. Otherwise most of the
-excess is processor time (`compute`) or not (`host`); without processor times, time outside phases,
-a late host, or kernels that take as long as the peers' mean `host`. Of operators alone, a rank that
-takes longer before one of them only has an `unknown` cause.
+What differs: data loading, saving, copies and experts are causes by their phase. Otherwise most of
+the excess is processor time (`compute`) or not (`host`); without processor times, time outside
+phases, a late host, or kernels that take as long as the peers' mean `host`. Of operators alone, a
+rank that takes longer before one of them only has an `unknown` cause.
 A rank that takes longer now and then, and most of it in one of several passes of a step, was
 stopped there: a device does not become slow for one microbatch. Its cause is `host`.
 Where kernels take as long as the peers' and the host keeps ahead of its device in a pass, neither
@@ -23,7 +23,7 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import loads, saves
+from stepscope.diagnose.prepare.communication import copies, loads, saves
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF, PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
@@ -43,7 +43,9 @@ class Elimination:
     """The cause that is left when none was measured, by the slow phase and its processor time."""
 
     name = "elimination"
-    causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance", "unknown")
+    causes: tuple[Cause, ...] = (
+        "compute", "memory_copy", "host", "data_loading", "load_imbalance", "unknown",
+    )  # fmt: skip
     needs = Needs()
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
@@ -66,10 +68,11 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
         return "host", "measured"
     if suspect.phase and is_expert(suspect.phase) and job.has_experts:
         slow = tokens.is_slow_device(job, suspect)
-        if not slow and not tokens.too_many(job, suspect, suspect.phase):
-            return "load_imbalance", "measured"
-        return "compute", "residual"
+        slow = slow or tokens.too_many(job, suspect, suspect.phase)
+        return ("compute", "residual") if slow else ("load_imbalance", "measured")
     use = use_of_excess(job, suspect)
+    if copies(suspect.phase):
+        return "memory_copy", "residual"
     if use.computed is None:
         return _without_processor_time(job, suspect, use), "residual"
     return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"

@@ -18,7 +18,8 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed, once
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.suspect import Suspect
-from stepscope.window import NULL, Floats, Ints
+from stepscope.diagnose.views.work_size import exchanged
+from stepscope.window import Floats
 
 LEAST = 1.2
 """Times the median of the peers. With balanced routing the sums over many steps differ by a few
@@ -48,13 +49,5 @@ class MoreData:
 
 @once
 def _exchanged(job: Observed, suspect: Suspect) -> Floats:
-    """Bytes of each rank in the steps in which the suspect is slow."""
-    comm = job.window.table("comm_ops")
-    if comm is None or not comm.has("bytes"):
-        return np.zeros(len(job.line.ranks))
-    row, column = job.line.places(comm)
-    chosen = np.zeros(len(job.line.steps) + 1, np.bool_)  # the last one stands for no step
-    chosen[: len(job.line.steps)][suspect.columns] = True
-    size: Ints = comm.ints("bytes")
-    kept = chosen[column] & (row >= 0) & (size != NULL) & comm.strings("op").equals("AllToAll")
-    return stats.sums(row[kept], size[kept], len(job.line.ranks))
+    """The bytes of each rank in the steps in which the suspect is slow."""
+    return exchanged(job.window, job.line, np.arange(len(job.line.steps))[suspect.columns])

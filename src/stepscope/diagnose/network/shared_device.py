@@ -19,7 +19,7 @@ from stepscope.window import Floats
 
 SHARED = 0.1
 """A device that is at least as likely in each of two sets explains both: devices less likely are
-not named (`detect.network.LEAST_NAMED`), and that two of a cluster's hundreds of devices fail at
+not named (`links.network.LEAST_NAMED`), and that two of a cluster's hundreds of devices fail at
 once is less likely still. Our choice."""
 
 Parts = tuple[int, ...]

@@ -112,7 +112,7 @@ def _by_step(calls: Table) -> list[tuple[int, ...]]:
     recent = calls.take((step >= 0) & (step >= int(step.max()) - RECENT_STEPS))
     if not len(recent):
         return []
-    order = np.lexsort((recent.ints("enqueue_ns"), recent.ints("step")))
+    order = np.lexsort((recent.ints("seq"), recent.ints("enqueue_ns"), recent.ints("step")))
     kinds = (recent.ints(PLACE) if recent.has(PLACE) else _kinds(recent))[order]
     edges = np.flatnonzero(np.diff(recent.ints("step")[order])) + 1
     return [tuple(part.tolist()) for part in np.split(kinds, edges)]

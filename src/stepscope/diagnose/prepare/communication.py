@@ -41,6 +41,9 @@ _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 _SAVES, _EVALUATES = ("save", "checkpoint", "ckpt"), ("eval", "validat")
 """Parts of words for what a job does beside training."""
 
+_COPIES = re.compile(r"(\b|_)(h2d|d2h|htod|dtoh|memcpy|to[-_ ](host|cpu|device|gpu|cuda))(\b|_)")
+"""Words for copies between host and device."""
+
 _GRADIENTS = frozenset((
     "grad", "grads", "gradient", "gradients", "gradienten", "gradientes", "gradienti",
 ))  # fmt: skip
@@ -81,6 +84,15 @@ def communicates(phase: str) -> bool:
 def saves(phase: str | None) -> bool:
     """Whether a phase writes what was trained, by its name: work of the host and its storage."""
     return any(part in (phase or "").lower() for part in _SAVES)
+
+
+def copies(phase: str | None) -> bool:
+    """Whether a phase copies between host and device, by its name.
+
+    >>> copies("grads-to-host"), copies("memcpy_h2d"), copies("batch_to_device"), copies("host")
+    (True, True, True, False)
+    """
+    return bool(_COPIES.search((phase or "").lower()))
 
 
 def is_beside_training(phase: str | None) -> bool:

@@ -5,8 +5,11 @@ trained five times as often as its actor, models that are averaged after every e
 steps are of k kinds, and each is compared with its own kind: ranks in the same steps, and steps
 with others of their kind. What one kind takes longer than another is work and no loss.
 
-    own time that every rank spends, without loading and pauses, and exchanges between ranks
+    own time that every rank spends, without loading and pauses
        ─▶ for each k: the kind with the largest median is the longest of its cycle, nearly always
+
+Where ranks reduce more in every k-th step than in others, these are of another kind, however few
+they are, and of any k: models are averaged there (Douillard et al., DiLoCo, 2023, algorithm 1).
 
 Cost: a median of the steps for each of eight lengths. Cannot see: cycles in which no kind is the
 longest; a change over time in one kind alone, if it is not of a single rank.
@@ -20,10 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.prepare.matching import match_among
-from stepscope.diagnose.thresholds import FALSE_ALARMS
+from stepscope.diagnose.prepare.communication import communicates
+from stepscope.diagnose.prepare.matching import REDUCTIONS
+from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Table
+from stepscope.window import Floats, Ints, Window
 
 LONGEST = 9
 """Steps of the longest cycle: what is rarer may save or evaluate, as `duties.RARE`. Our
@@ -35,6 +39,8 @@ Measured on real data."""
 LONGER = 1.2
 """Times that the longest kind must take as long as the others: less is no other work, as
 `waste.LONGER`. Measured on real data."""
+MORE = 0.75
+"""Of the most that ranks reduce in a step: halfway between as much and half of it. Statistics."""
 
 
 @dataclass(frozen=True)
@@ -70,34 +76,35 @@ class Cycle:
         return series * np.where(known, usual / np.where(known, levels, 1.0), 1.0)
 
 
-def exchanged_ns(comm: Table | None, line: Timeline) -> Floats:
-    """What every member spends at least in the operators of each step: who arrives last waits for
-    no other. Models that are averaged in every k-th step are so beside all phases; where all steps
-    have equally many operators, none of them is apart."""
-    nothing = np.zeros(len(line.steps))
-    if comm is None or not comm.has("step", "enqueue_ns", "end_ns"):
-        return nothing
-    column = line.columns(comm.ints("step"))
-    each = np.bincount(column[column >= 0], minlength=len(line.steps))[line.warm_up :]
-    if (each == each[:1]).all():
-        return nothing
-    matched = match_among(comm, (comm.ints("end_ns") != NULL) & (comm.ints("enqueue_ns") != NULL))
-    if not matched.order.size:
-        return nothing
-    begins, ended = matched.bounds[:-1], matched.table
-    took = (ended.ints("end_ns") - ended.ints("enqueue_ns"))[matched.order]
-    column = line.columns(ended.ints("step")[matched.order][begins])
-    least = np.maximum(np.minimum.reduceat(took, begins), 0)
-    known = column >= 0
-    return np.asarray(np.bincount(column[known], least[known], len(line.steps)), np.float64)
+def reduced(window: Window, line: Timeline) -> Floats:
+    """How many bytes ranks reduce in each step, or how often where no sizes were recorded; without
+    operators how often they are in a phase of communication."""
+    comm, phases = window.table("comm_ops"), window.table("phases")
+    if comm is not None and comm.has("step"):
+        rows = comm.take(comm.strings("op").equals(*REDUCTIONS))
+    elif phases is not None:
+        names = phases.strings("phase")
+        rows = phases.take(names.equals(*filter(communicates, names.values)))
+    else:
+        return np.zeros(len(line.steps))
+    size = rows.ints("bytes") if rows.knows("bytes") else np.ones(len(rows), np.int64)
+    column = line.columns(rows.ints("step"))
+    return stats.sums(column[column >= 0], np.maximum(size[column >= 0], 0), len(line.steps))
 
 
-def find_cycle(own: Floats, steps: Ints, warm_up: int) -> Cycle:
+def find_cycle(own: Floats, steps: Ints, warm_up: int, moved: Floats | None = None) -> Cycle:
     """The shortest cycle of the time that all ranks spend.
 
     Args:
         own: by all ranks in each step.
+        moved: how much ranks reduce in each step, if that is known.
     """
+    if moved is not None and moved.any():
+        more = moved > MORE * moved.max()
+        apart = np.diff(np.flatnonzero(more))
+        usual = stats.median(apart.astype(np.float64))
+        if usual > 1 and more.mean() < HALF and (apart == usual).mean() >= REGULAR:
+            return Cycle(more.astype(np.int64), warm_up)
     series, judged = own[warm_up:], steps[warm_up:]
     fits = (length for length in range(2, LONGEST + 1) if _fits(series, judged, length))
     length = next(fits, 1)

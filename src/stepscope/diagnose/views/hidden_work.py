@@ -54,8 +54,8 @@ from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, all_ends_known, is_whole
 from stepscope.diagnose.views.inferred import LEAST_CELLS, LEAST_LATE
 from stepscope.diagnose.views.meetings import meetings
-from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import PhaseRows
+from stepscope.diagnose.views.rings import in_rings
 from stepscope.diagnose.views.unnamed import all_waits_recorded, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, occurrence
 
@@ -65,7 +65,8 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
 
     Phases are left out in which no rank falls behind by enough to matter.
     """
-    if rows.made_up:
+    comm = window.table("comm_ops")
+    if rows.made_up or (comm is not None and in_rings(window, comm).any()):
         return {}
     nested = rows.shares(rows.inner)
     phases = [name for name in hidden if nested[name] <= HALF]
@@ -154,8 +155,8 @@ def _largest_other(values: Floats) -> Floats:
 
 
 def common_work(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dict[str, Floats]:
-    """Of each hidden pass the time outside of operators, `[rank, step]` in ns, of the peer that has
-    the least of it: the same for all peers."""
+    """Of each hidden pass the time outside of operators, `[rank, step]` in ns, of the rank that has
+    the least of it: the same for all ranks."""
     comm = window.table("comm_ops")
     phases = [name for name in hidden if name in rows.passes]
     if comm is None or not phases or not _ends_known(window, rows, comm):
@@ -165,9 +166,8 @@ def common_work(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dic
     alone = np.full(len(rows.rank), np.nan)
     begin, end = rows.begin[wanted], rows.end[wanted]
     alone[wanted] = end - begin - busy.within(begin, end)
-    peers = comparison_groups(window, None)
     each = zip(phases, rows.grids(alone, phases), strict=True)
-    found = ((name, _least(own, peers)) for name, own in each)
+    found = ((name, np.where(np.isfinite(own), np.fmin.reduce(own), np.nan)) for name, own in each)
     return {name: own for name, own in found if np.nanmax(own, initial=0.0) > 0}
 
 
@@ -182,14 +182,6 @@ def _ends_known(window: Window, rows: PhaseRows, comm: Table) -> bool:
 def _in_progress(comm: Table) -> Spans:
     end = comm.ints("end_ns")
     return arrivals(comm), end, end != NULL
-
-
-def _least(own: Floats, peers: list[Ints]) -> Floats:
-    """The least of the peers in each step; NaN where it is unknown of one."""
-    found = np.full_like(own, np.nan)
-    for group in peers:
-        found[group] = own[group].min(axis=0)
-    return found
 
 
 def late_within(window: Window, rows: PhaseRows, phases: Sequence[str]) -> dict[str, Floats]:

@@ -19,7 +19,6 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
 from stepscope.diagnose.prepare.communication import communicates, loads
-from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.between_operators import between_operators
 from stepscope.diagnose.views.exposed_loading import exposed_loading
@@ -37,6 +36,7 @@ from stepscope.diagnose.views.late_begins import late_begins
 from stepscope.diagnose.views.lost import lost_phases
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
+from stepscope.diagnose.views.rings import waits_from
 from stepscope.diagnose.views.roles import together_by_design
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
@@ -82,9 +82,6 @@ class OwnTime:
     lasted: Mapping[str, Floats] = field(default_factory=dict)
     """Of the phases of which only the excess over peers is known, how long ranks were in them with
     all waiting, `[rank, step]` in ns."""
-    exchanged_ns: Floats | None = None
-    """What every rank spends at least in phases of communication in each step: who arrives last
-    waits for no other there."""
     elsewhere: Floats | None = None
     """Of operators alone, how many times as long as others each rank takes in other gaps than the
     one in which it takes the most longer, `[rank, step]`; NaN if unknown."""
@@ -155,17 +152,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
     )
     marked = _marks_waiting(window, rows)
-    return replace(whole, inferred=inferred, marked=marked, lasted=lasted,
-                   exchanged_ns=_exchanged(rows))  # fmt: skip
-
-
-def _exchanged(rows: PhaseRows) -> Floats:
-    names = [*filter(communicates, rows.names.values)]
-    if not names:
-        return np.zeros(len(rows.line.steps))
-    spent, entered = rows.grids(rows.duration.astype(np.float64), names), rows.entered(names)
-    least = np.where(entered, spent, np.inf).min(axis=1)
-    return np.asarray(np.where(entered.mean(axis=1) > HALF, least, 0.0).sum(axis=0))
+    return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
 
 def _loading_apart(window: Window, line: Timeline, own: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -376,10 +363,12 @@ def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union 
     groups = {group.id for group in window.job.groups_of_kind(*kinds)}
     if comm is None or not comm.has("end_ns") or not groups:
         return None
+    comm = comm.with_column("since_ns", waits_from(window, comm))
 
     def spans(part: Table) -> Spans:
-        end = part.ints("end_ns")
-        return arrivals(part), end, part.strings("group").equals(*groups) & (end != NULL)
+        end, since = part.ints("end_ns"), part.ints("since_ns")
+        blocks = part.strings("group").equals(*groups) & (end != NULL) & (since < end)
+        return since, end, blocks
 
     return union_of_rows(rows.axis, rows.line.rows, comm, spans)
 

@@ -53,8 +53,7 @@ def _of_work(job: Observed, split: int) -> str:
     series = job.work.levelled(job.period_ns)[job.line.warm_up :]
     if not job.work.varies or step_time.regression(series, step_time.SLIGHT_RISE) is not None:
         return ""
-    return (f"the job's own work grew: what its layers send is {job.work.grown(split):.2f} times "
-            "as large")  # fmt: skip
+    return f"the job's own work grew: it is {job.work.grown(split):.2f} times as large"
 
 
 def unexplained_spikes(job: Observed) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
 from stepscope.diagnose.detect.ranks.in_turns import LEAST_LOSS, in_one_place, lengthening
-from stepscope.diagnose.detect.work.uneven import together
+from stepscope.diagnose.detect.work.uneven import are_related, together
 from stepscope.diagnose.finding import Cause, Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -41,6 +41,7 @@ from stepscope.diagnose.views.between_operators import beside_sends
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, WITHIN_PASSES
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
+from stepscope.diagnose.views.work_size import exchanged
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Window
@@ -69,6 +70,7 @@ passes are. Our choice, twice `UNEVEN`."""
 WAITED = 0.5
 """Ranks that wait for a processor for less than this part of what the job loses have another
 reason. Measured on real data (0.15 in the lab, 1.1 to 2.4 on a crowded machine)."""
+SAME_ONES = "in every step all ranks wait for the same ones, which"
 LEAST_OTHERS = 3
 """Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
 Statistics."""
@@ -299,9 +301,18 @@ class UnequalWork:
         ):
             return
         cause, says = _who(model, even[:, inside], excess[:, inside], gain[inside])
+        if cause == "unknown" and _have_more_tokens(job, excess, inside):
+            cause, says = "load_imbalance", f"{SAME_ONES} exchange more tokens than the others"
         detail = f"{says}; it costs {percent(part.loss)} of the step time"
         found = waste.found(job, self.name, cause, part, part.loss, says, detail)
         yield _reported(found, len(job.line.ranks))
+
+
+def _have_more_tokens(job: Observed, excess: Floats, inside: slice) -> bool:
+    """Whether ranks that take longer exchange more data with other experts, as tokens are."""
+    moved = exchanged(job.window, job.line, np.arange(excess.shape[1])[inside])
+    longer = stats.row_medians(excess[:, inside])
+    return bool((moved > 0).any()) and are_related(longer[moved > 0], moved[moved > 0])
 
 
 def _reported(found: Waste, ranks: int) -> Waste:
@@ -329,10 +340,7 @@ def _who(model: Model, even: Floats, excess: Floats, gain: Floats) -> tuple[Caus
         return "load_imbalance", (
             "in each step all ranks wait for a different one that has more work to do"
         )
-    return "unknown", (
-        "in every step all ranks wait for the same ones, which have more work to do or are slow, "
-        "by different degrees"
-    )
+    return "unknown", f"{SAME_ONES} have more work to do or are slow, by different degrees"
 
 
 def _work(job: Observed) -> tuple[Floats, ...] | None:

@@ -67,10 +67,15 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
 def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
     """Whether ranks that are slow in one pass of a step are slow in the other as well."""
     one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
-    known = np.isfinite(one) & np.isfinite(other)
-    if not (one[known].any() and other[known].any()):
-        return False  # ranks that differ in no step have no work in common
-    return float(np.corrcoef(one[known], other[known])[0, 1]) >= _least(int(known.sum()))
+    return are_related(one, other)
+
+
+def are_related(one: Floats, other: Floats) -> bool:
+    """Whether two quantities, where both are known, grow together beyond chance."""
+    one, other = (part[np.isfinite(one) & np.isfinite(other)] for part in (one, other))
+    if not (one != one[:1]).any() or not (other != other[:1]).any():
+        return False  # what never differs has nothing in common
+    return float(np.corrcoef(one, other)[0, 1]) >= _least(one.size)
 
 
 def _least(pairs: int) -> float:
