@@ -23,21 +23,22 @@ def spike_rise(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Floa
     nobody was slow (`free_columns`).
 
     What delays a rank at the end of a step makes the others wait in the next one, so that counts,
-    too, unless it has a spike of its own.
+    too, unless it has a spike of its own. Where all steps of one kind have spikes, the others are
+    shorter anyway; there it is no more than what the rank takes longer.
     """
     spikes = np.array(one.spikes)
-    if job.cycle.length > 1 and _in_kinds(job, spikes):
-        return np.full(spikes.size, one.whole_ns / spikes.size)
+    whole = np.full(spikes.size, one.whole_ns / spikes.size)
     period = job.line.job_period_ns
     after = np.minimum(spikes + 1, period.size - 1)
     beside = ~np.isin(after, spikes)
     other = free_columns(job, one, culprits)
     other = other[~np.isin(other, after) & np.isfinite(period[other])]
     if not other.size:
-        return np.full(spikes.size, one.whole_ns / spikes.size)
+        return whole
     usual = np.array([_usual_around(period, other, at, job.line.warm_up) for at in spikes])
     later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
-    return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
+    longer = np.asarray(np.nan_to_num(period[spikes] - usual) + later)
+    return np.minimum(longer, whole) if _in_kinds(job, spikes) else longer
 
 
 def free_columns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Ints:
@@ -86,4 +87,5 @@ def _usual_around(period: Floats, other: Ints, at: int, warm_up: int) -> float:
 def _in_kinds(job: Observed, spikes: Ints) -> bool:
     """Whether most steps of some kind have a spike, so that the others show nothing of that kind's
     usual length."""
-    return any(np.isin(kind, spikes).mean() > HALF for kind in job.cycle.kinds if kind.size)
+    kinds = job.cycle.kinds if job.cycle.length > 1 else []
+    return any(np.isin(kind, spikes).mean() > HALF for kind in kinds if kind.size)
