@@ -165,6 +165,6 @@ def test_ids_of_calls_order_what_devices_executed_beside_each_other(tmp_path: Pa
     table = comm(read(tmp_path))
     ops, seq = table.strings("op"), table.ints("seq").tolist()
     for rank in (0, 1):
-        own = np.flatnonzero(table.ints("rank") == rank)
+        own = np.flatnonzero(table.ints("rank") == rank).tolist()
         assert [ops[at] for at in sorted(own, key=lambda at: seq[at])] == [
             "AllGather", "ReduceScatter", "AllGather"]  # fmt: skip
