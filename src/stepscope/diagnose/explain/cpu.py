@@ -169,8 +169,8 @@ def _evidence(use: Use) -> Evidence:
     if use.before_calls is not None:
         parts.append(f"{percent(use.before_calls)} of the excess is before its host's calls")
     values = {"computed": use.computed, "starved": use.starved, "crowded": use.crowded,
-              "other_processes": use.other_processes, "ahead": use.ahead, "moving": use.moving,
-              "before_calls": use.before_calls}  # fmt: skip
+              "other_processes": use.other_processes, "ahead": use.ahead,
+              "transfers_starved": use.moving, "before_calls": use.before_calls}  # fmt: skip
     return Evidence("processor-use", "; ".join(parts), values)
 
 
