@@ -186,7 +186,7 @@ def test_a_rank_that_was_slow_at_other_times_does_not_explain_the_link_of_its_ho
 
 
 def test_who_arrives_late_in_a_ring_makes_no_link_slow() -> None:
-    """Its members end about the rank that came last, which says nothing of where data is slow."""
+    """Its members end about the last arrival, which says nothing of where data is slow."""
     assert found_in(late_in_a_ring(rank=1, often=0.6)) == []
 
 

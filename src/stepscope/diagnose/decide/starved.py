@@ -74,13 +74,12 @@ def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding
     here, elsewhere = (period[part & np.isfinite(period)] for part in (inside, usual))
     if here.size < LEAST_STEPS:
         return one
-    of_all = others_rise_ns(job, one.ranks, usual, inside)
-    loss, than = (
-        1.0 - (stats.median(elsewhere) + of_all) / max(float(here.mean()), 1.0),
-        "the others",
-    )
     if elsewhere.size < LEAST_STEPS:
         loss, than = _beyond_fastest(job, one, inside, here), "the fastest of them"
+    else:
+        of_all = others_rise_ns(job, one.ranks, usual, inside)
+        needed_ns = stats.median(elsewhere) + of_all
+        loss, than = 1.0 - needed_ns / max(float(here.mean()), 1.0), "the others"
     if loss <= (one.lost_fraction or 0.0):
         return one
     says = f"of the step time is what its steps take longer than {than}, its transfers included"

@@ -30,8 +30,8 @@ def in_training(stacks: Table) -> Mask:
 def beside_training(stacks: Table) -> Mask:
     """The samples of all other threads but our own, which do nothing for the job."""
     threads = stacks.strings("thread")
-    ours = np.array([*(OURS in name for name in threads.values), False], np.bool_)
-    return np.asarray(~in_training(stacks) & ~ours[threads.codes])
+    ours = threads.equals(*(name for name in threads.values if OURS in name))
+    return ~(in_training(stacks) | ours)
 
 
 def read_samples(

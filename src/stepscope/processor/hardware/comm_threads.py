@@ -19,7 +19,7 @@ NAMES = (b"gloo", b"pt_gloo", b"NCCL", b"nccl")
 MOST = 64
 """Files that are kept open for each process. Our choice."""
 LISTED_SECONDS = 10.0
-"""A thread gets its name a moment after it begins; a list of 200 takes a millisecond."""
+"""Between two lists: one of 200 threads takes a millisecond."""
 
 
 class CommThreads:
@@ -43,9 +43,8 @@ class CommThreads:
             Nanoseconds; None while there are no such threads, or without schedstats.
         """
         if threads != self._listed and now_s >= self._listed_s + LISTED_SECONDS:
-            # those that began just now may get their names later: they are listed once more
-            settled = self._list() == threads
-            self._listed_s, self._listed = now_s, threads if settled else 0
+            self._list()
+            self._listed_s, self._listed = now_s, threads
         for thread, file in list(self._files.items()):
             self._read(thread, file)
         return self._waited_ns if self._files else None
@@ -55,8 +54,8 @@ class CommThreads:
             os.close(file)
         self._files.clear()
 
-    def _list(self) -> int:
-        """Opens the files of new threads; returns how many threads there are."""
+    def _list(self) -> None:
+        """Opens the files of new threads."""
         there: list[Path] = []
         with contextlib.suppress(OSError):
             there = list(Path(f"/proc/{self._pid}/task").iterdir())
@@ -64,7 +63,6 @@ class CommThreads:
             if int(thread.name) not in self._files and len(self._files) < MOST:
                 with contextlib.suppress(OSError):  # it has ended, or there are no schedstats
                     self._open(thread)
-        return len(there)
 
     def _open(self, thread: Path) -> None:
         if (thread / "comm").read_bytes().startswith(NAMES):
