@@ -8,13 +8,13 @@ replace those in `corpus/` afterwards; commit them. Without arguments it lists t
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fuzz import corpus, programs
+from tests.fuzz.ended import ended
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.targets import TARGETS
 
@@ -37,17 +37,13 @@ def fed(name: str, command: Sequence[str], samples: Sequence[bytes], options: Se
     rest = [option for option in options if option != "--keep"]
     with tempfile.TemporaryDirectory() as given, tempfile.TemporaryDirectory() as merged:
         corpus.unpack(name, samples, Path(given))
-        status = ended(*command, *rest, given)
+        status = ended([*command, *rest, given])
         if status == 0 and "--keep" in options:
-            status = ended(*command, "-set_cover_merge=1", merged, given)
+            status = ended([*command, "-set_cover_merge=1", merged, given])
             if status == 0:
                 count = corpus.keep(name, (one.read_bytes() for one in Path(merged).iterdir()))
                 print(f"kept {count} inputs")
     return status
-
-
-def ended(*command: str) -> int:
-    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from stepscope.errors import FormatError
 from stepscope.evaluate import results
 
 from . import corpus
+from .ended import HUNG, ended
 from .mutate import in_place, other_json
 from .targets import TARGETS
 
@@ -76,3 +78,21 @@ def test_an_infinite_count_is_no_result(tmp_path: Path) -> None:
     file.write_bytes(INFINITE)
     with pytest.raises(FormatError):
         results.read(file)
+
+
+def test_a_fuzzer_that_hangs_once_is_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ran = tmp_path / "ran"
+    hangs_once = (
+        f"import pathlib, time; ran = pathlib.Path({str(ran)!r}); first = not ran.exists(); "
+        "ran.touch(); first and time.sleep(3600)"
+    )
+    assert ended([sys.executable, "-c", hangs_once, "-max_total_time=0"], grace_s=2.0) == 0
+    said = capfd.readouterr().err
+    assert "State" not in said and "(sleeping)" in said and "did not end within 2 s" in said
+
+
+def test_a_fuzzer_that_hangs_twice_fails() -> None:
+    sleeps = "import time; time.sleep(3600)"
+    assert ended([sys.executable, "-c", sleeps, "-max_total_time=0.5"], grace_s=0.5) == HUNG
