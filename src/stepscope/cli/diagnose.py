@@ -27,6 +27,12 @@ _EXAMPLES = """Examples:
 
 - `stepscope diagnose stepscope-runs/JOB --explain 7`: why rank 7 was named, or why not
 
+- `stepscope diagnose stepscope-runs/JOB --baseline stepscope-runs/LAST_WEEK`: what is worse than
+  in a healthy job
+
+- `stepscope diagnose stepscope-runs/JOB --baseline stepscope-runs/JOB#100-200`: than in steps 100
+  to 200
+
 - `stepscope diagnose stepscope-runs/JOB --expected expected.json`: judged by your healthy jobs
 
 - `stepscope diagnose stepscope-runs/JOB --prompt --code . > ask.txt`: to ask a language model
@@ -89,6 +95,15 @@ RemoteWrite = Annotated[
     ),
 ]
 
+Other = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="OTHER[#STEPS]",
+        help="A healthy job of the same size to compare with, or some of its steps; with the steps "
+        "of FOLDER_OR_URL itself, such as JOB#100-200, what comes after them is diagnosed.",
+    ),
+]
 Expected = Annotated[
     Path | None,
     typer.Option(
@@ -139,6 +154,7 @@ def diagnose(
     explain: Explain = None,
     topology: Topology = None,
     remote_write: RemoteWrite = None,
+    baseline: Other = None,
     expected: Expected = None,
     prompt: Prompt = False,
     code: Code = None,
@@ -153,9 +169,10 @@ def diagnose(
     check_writable(html)
     if remote_write is not None and not follow:
         raise UsageError("--remote-write needs --follow")
-    if follow and (method or explain is not None or expected or prompt):
+    if follow and (method or explain is not None or baseline or expected or prompt):
         raise UsageError(
-            "--method, --explain, --expected and --prompt work on one diagnosis; leave out --follow"
+            "--method, --explain, --baseline, --expected and --prompt work on one diagnosis; leave "
+            "out --follow"
         )
     _check_prompt(prompt, as_json, code, no_redact)
     if follow:
@@ -166,7 +183,7 @@ def diagnose(
     else:
         rank = _rank(explain)
         asked = None if explain is None else () if rank is None else (rank,)
-        last = _diagnose_once(source, tuple(method or ()), asked, topology, expected)
+        last = _diagnose_once(source, tuple(method or ()), asked, topology, expected, baseline)
         if last.outcome == "no data":
             raise SourceError(_no_data(source, last))
         if prompt:
@@ -219,6 +236,7 @@ def _diagnose_once(
     explain: tuple[int, ...] | None,
     topology: Path | None,
     expected: Path | None,
+    baseline: str | None,
 ) -> Diagnosis:
     from stepscope.memory import cycles_kept, keep_freed_memory
 
@@ -234,6 +252,11 @@ def _diagnose_once(
             from stepscope.diagnose.registry import tables
 
             used = tables(methods)  # a wrong name is reported before minutes of reading
+        other = None
+        if baseline is not None:
+            from stepscope.cli.compared import Baseline
+
+            other = Baseline.parse(baseline)
         known = NOTHING
         if expected is not None:
             from stepscope.cli.baseline import read_expected
@@ -241,7 +264,8 @@ def _diagnose_once(
             known = read_expected(expected)
         watch = Watch(source, topology=topology, tables=used)
         with progress(f"diagnosing {source}"):
-            return watch.look_once(Settings(methods=methods, explain=explain, expected=known))
+            settings = Settings(methods=methods, explain=explain, expected=known)
+            return watch.look_once(settings, other)
 
 
 def _check_prompt(prompt: bool, as_json: bool, code: Path | None, no_redact: bool) -> None:

@@ -18,6 +18,7 @@ from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import SourceError, StoreError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.cli.compared import Baseline
     from stepscope.cli.series import Announcer
     from stepscope.diagnose.follow.past import Past
     from stepscope.diagnose.settings import Settings
@@ -102,13 +103,18 @@ class Watch:
         self._pulse = self._pulse or Pulse(self.source)
         return self._pulse.is_steady()
 
-    def look_once(self, settings: Settings | None = None) -> Diagnosis:
+    def look_once(
+        self, settings: Settings | None = None, baseline: Baseline | None = None
+    ) -> Diagnosis:  # fmt: skip
         """Diagnoses once, in less memory: nothing is kept for another diagnosis."""
         from stepscope.diagnose.run import diagnose
         from stepscope.diagnose.settings import Settings
 
-        found = diagnose(self._read(), settings or Settings(), in_place=True)
-        return self._with_unread(found)
+        window, settings = self._read(), settings or Settings()
+        if baseline is not None:
+            window, healthy = baseline.beside(window, self.source)
+            settings = replace(settings, baseline=healthy)
+        return self._with_unread(diagnose(window, settings, in_place=baseline is None))
 
     def _with_unread(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis, which also says what of the source was not read."""

@@ -13,6 +13,7 @@ from typing import Literal
 from stepscope.diagnose.shown import (
     NO_SERIES,
     ClockFit,
+    Compared,
     Entry,
     FunctionUse,
     Latecomer,
@@ -451,6 +452,8 @@ class Diagnosis:
     """Why the time cannot be accounted for, if the state is unknown."""
     unrecorded: str = ""
     """How many of the job's ranks were recorded, and which were not; empty if all were."""
+    compared: Compared | None = None
+    """The job beside a healthy one, where one was given."""
 
     def with_verdicts(self, verdicts: tuple[Verdict, ...]) -> Diagnosis:
         """The diagnosis with other verdicts; the ledger no longer explains what these lack."""

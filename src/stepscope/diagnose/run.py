@@ -14,6 +14,7 @@ from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.on_path import with_path, with_symptoms
 from stepscope.diagnose.decide.opinions import with_opinions
+from stepscope.diagnose.decide.since_baseline import advised
 from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.undecided import undecided
 from stepscope.diagnose.decide.unseen import (
@@ -30,6 +31,7 @@ from stepscope.diagnose.detect.steps.periods import periods
 from stepscope.diagnose.detect.stuck import desync, hang, vanished
 from stepscope.diagnose.finding import Diagnosis, Finding, Skipped, Slowdown, Span, Stuck, Verdict
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.overview.compared import compared
 from stepscope.diagnose.overview.overview import (
     functions,
     last_arrivals,
@@ -47,7 +49,8 @@ from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.search import Search
 from stepscope.diagnose.settings import DEFAULT, Settings
-from stepscope.diagnose.shown import NO_SERIES, Ledger, StepSeries
+from stepscope.diagnose.shown import NO_SERIES, ClockFit, Ledger, StepSeries
+from stepscope.diagnose.views.after_baseline import after_baseline
 from stepscope.diagnose.views.asynchronous import step_ns
 from stepscope.window import Floats, Ints, Window, numbered
 
@@ -58,51 +61,67 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     Args:
         in_place: its columns may be overwritten, so that it cannot be used any more.
     """
-    window, dropped = clean(window)
-    window, clocks, unaligned = align(device_steps(window), in_place)
-    everything = by_rank(window)
-    unprofiled, profiled = without_profiled(everything)
-    job = Observed(unprofiled, settings.expected, not blocking_calls.is_log(dropped))
+    window, clocks, unread = _prepared(window, in_place)
+    unprofiled, profiled = without_profiled(window)
+    is_log = blocking_calls.is_log(unread)
+    job = after = Observed(unprofiled, settings.expected, not is_log)
+    if settings.baseline is not None:
+        healthy = without_profiled(_prepared(settings.baseline)[0])[0]
+        after = replace(job, window=after_baseline(unprofiled, healthy))
     methods = settings.methods
-    found = Search(job.comparable, job, registry.chosen(methods), registry.explanations(methods))
-    unread = (*dropped, *unaligned, *profiled)
+    found = Search(after.comparable, after, registry.chosen(methods),
+                   registry.explanations(methods))  # fmt: skip
     if registry.are_published(found.detectors):
         alone = _as_published(found, settings)
-        return replace(alone, clocks=clocks, skipped=(*unread, *alone.skipped))
-    found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
+        return replace(alone, steps=_steps(job), clocks=clocks,
+                       skipped=(*unread, *profiled, *alone.skipped))  # fmt: skip
+    with_profiled = Observed(window).comparable if profiled else None
+    found.look_for_hangs(with_profiled or (found.job if after is job else job.comparable))
     found.look_for_slowness()
+    found.keep_to_job()
     times, series = rank_times(job), _series_of(job.line.steps, job.line.job_period_ns)
-    if blocking_calls.is_log(dropped):
-        found.blamed = as_suspects_of_calls(job, found.blamed)
-    verdicts = _verdicts(job, found, series, len(window.ranks))
+    if is_log:
+        found.blamed = as_suspects_of_calls(after, found.blamed)
+    verdicts = _verdicts(after, found, series, len(window.ranks))
     absent = unrecorded(job)
     if absent or len(window.ranks) == 1:
         verdicts = tuple(reworded(one, worded if absent else of_one_rank) for one in verdicts)
     verdicts, recurring = with_periods(verdicts, periods(job))
     state = _known(found).state
-    known = _ledger(job, series, verdicts, found.blamed)
+    known = _ledger(job, series, verdicts, _slowed_by_culprits(after, found.blamed))
     unaccounted = ""
     if state == "healthy":
         unaccounted = (found.undecided or undecided(job, known)
-                       or blocking_calls.undecided(window, dropped))  # fmt: skip
+                       or blocking_calls.undecided(window, unread))  # fmt: skip
     elif absent and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
     return replace(
         _outline(window, found, settings, series, verdicts),
         state="unknown" if unaccounted else state,
+        steps=_steps(job),
         clocks=clocks,
-        skipped=(*unread, *not_recorded(window), *_skipped(job, found)),
+        skipped=(*unread, *profiled, *not_recorded(window), *_skipped(job, found)),
         rank_phases=tuple(rank_phases(job)),
         rank_times=times,
         limits=limits(job, times),
         latecomers=last_arrivals(job),
         functions=functions(job),
         periods=recurring,
-        candidates=considered(job, verdicts, found.let_go, settings.explain, bool(absent)),
+        candidates=considered(after, verdicts, found.let_go, settings.explain, bool(absent)),
         ledger=known,
         unaccounted=unaccounted,
         unrecorded=absent,
+        compared=None if settings.baseline is None else compared(after, healthy),
     )
+
+
+def _prepared(
+    window: Window, in_place: bool = False
+) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
+    """The window that is compared, on one clock, and what could not be read or aligned."""
+    window, dropped = clean(window)
+    window, clocks, unaligned = align(device_steps(window), in_place)
+    return by_rank(window), clocks, (*dropped, *unaligned)
 
 
 def _outline(
@@ -165,16 +184,21 @@ def _verdicts(
     stuck = [verdict_of(job.window, one) for one in found.blamed if isinstance(one, Stuck)]
     slow = [verdict_of(job.window, one) for one in found.blamed if not isinstance(one, Stuck)]
     verdicts = ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
+    if job.line.first_own:
+        verdicts = tuple(advised(job.line, one) for one in verdicts)
     costing = tuple(with_loss(one, ranks, series) for one in verdicts)
     return with_confidence(job, with_opinions(job, costing, [*found.blamed, *found.let_go]))
 
 
 def _ledger(
-    job: Observed, series: StepSeries, verdicts: Sequence[Verdict], blamed: Sequence[Finding]
+    job: Observed, series: StepSeries, verdicts: Sequence[Verdict], slowed: frozenset[int]
 ) -> Ledger | None:  # fmt: skip
+    """Args:
+    slowed: steps that were long because of somebody with a verdict.
+    """
     if job.asynchronous:
         series = _series_of(job.line.steps, step_ns(job.line))
-    planned, slowed = planned_steps(job), _slowed_by_culprits(job, blamed)
+    planned = planned_steps(job)
     kind = numbered(job.cycle.kind, job.work.stages)
     return ledger(series, job.line.warm_up, verdicts, planned - slowed, kind,
                   pauses_of_all(job, planned & slowed))  # fmt: skip

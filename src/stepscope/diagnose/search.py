@@ -41,6 +41,7 @@ from stepscope.diagnose.decide.same_loss import (
     with_ends,
     with_function,
 )
+from stepscope.diagnose.decide.since_baseline import of_job, unsteady_in_job
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.stuck import without_effects
@@ -132,6 +133,14 @@ class Search:
         self._idle()
         self._unexplained()
         self.blamed = as_suspects(self.recorded, self.blamed)
+
+    def keep_to_job(self) -> None:
+        """Lets go of what ended in the steps of a healthy job before this one."""
+        line = self.job.line
+        if line.first_own:
+            self.blamed = of_job(line, self.blamed)
+            self.let_go = of_job(line, self.let_go)
+            self.unsteady = unsteady_in_job(line, self.unsteady)
 
     def look_as_published(self) -> None:
         """Asks only methods that belong to no stage."""

@@ -139,6 +139,31 @@ class StepSeries:
 NO_SERIES = StepSeries((), ())
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a typical rank spends per step on a phase or kernel, in ns: in a healthy job, and in
+    this one."""
+
+    kind: Literal["phase", "kernel", "rest"]
+    name: str
+    before_ns: float
+    now_ns: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A job beside the healthy one that it was compared with."""
+
+    job_id: str
+    steps: tuple[int, int]
+    """The healthy job's first and last step, by its own numbers."""
+    before_ns: float
+    """Its median step, in ns."""
+    now_ns: float
+    changes: tuple[Change, ...]
+    """The largest first."""
+
+
 class RankPhase(NamedTuple):
     """Median own time per step of one rank in one phase, for the rank map of the reports."""
 

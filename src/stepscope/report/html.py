@@ -10,7 +10,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.report import heatmap, story, tiles, trail, units
+from stepscope.report import beside, heatmap, story, tiles, trail, units
 from stepscope.report.chart import range_of, step_chart
 from stepscope.report.plain import printable
 from stepscope.report.rank_map import culprit_ranks, rank_map, time_map
@@ -61,6 +61,7 @@ def _template() -> Template:
     )
     environment.globals |= {
         "story": story,
+        "beside": beside,
         "units": units,
         "tiles": tiles,
         "heatmap": heatmap,

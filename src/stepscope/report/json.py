@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.diagnose.finding import AnomalousWindow, Candidate, Diagnosis, Verdict
-from stepscope.diagnose.shown import Ledger
+from stepscope.diagnose.shown import Compared, Ledger
 from stepscope.report import story
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """All keys are always present, but `functions` only where ranks profiled steps; unknown values
-    and non-finite numbers are null.
+    """All keys are always present, but `functions` only where ranks profiled steps and `compared`
+    only with a healthy job to compare with; unknown values and non-finite numbers are null.
 
     In addition to the stable keys, a verdict has its `stack`, and the diagnosis has `losses` (rows
     known to be lost, by table), `cost` (stepscope's own overhead), `rank_times` (where the time of
@@ -42,6 +42,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
         "candidates": [_candidate(one) for one in diagnosis.candidates],
         "periods": [_plain(vars(one)) for one in diagnosis.periods],
+        **_compared(diagnosis.compared),
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
         **({"functions": profiled} if profiled else {}),
@@ -74,6 +75,13 @@ def _ledger(ledger: Ledger | None) -> Any:
     if ledger is None:
         return None
     return _plain({**vars(ledger), "lost": [one._asdict() for one in ledger.lost]})
+
+
+def _compared(found: Compared | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    changes = [vars(change) for change in found.changes]
+    return {"compared": _plain({**vars(found), "changes": changes})}
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
-from stepscope.report import story, units
+from stepscope.report import beside, story, units
 from stepscope.report.plain import printable, without_roots
 from stepscope.report.rank_table import rank_tables
 from stepscope.report.series import BLOCKS, buckets, sparkline
@@ -130,6 +130,7 @@ def _times(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if diagnosis.series.steps:
         yield ""
         yield from _series(diagnosis, width)
+    yield from _beside(diagnosis)
     yield from rank_tables(diagnosis, width)
     for limit in story.limits(diagnosis):
         yield Padding(Text(limit), (0, 0, 0, _INDENT))
@@ -161,6 +162,18 @@ def _series(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield Padding(
             Text("^ " + "; ".join(story.windows_by_kind(diagnosis)), "red"), (0, 0, 0, _INDENT)
         )
+
+
+def _beside(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    if not (heading := beside.heading(diagnosis)):
+        return
+    yield from ("", Text(printable(heading), style="bold"))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for column, _ in enumerate(beside.Row._fields):
+        grid.add_column(justify="right" if column else "left", overflow="fold")
+    for row in beside.rows(diagnosis):
+        grid.add_row(*map(printable, row))
+    yield Padding(grid, (0, 0, 0, _INDENT))
 
 
 def _mark(diagnosis: Diagnosis, first: int, last: int) -> str:

@@ -27,6 +27,7 @@ from stepscope.window.table import (
     Window,
     distinct,
     joined,
+    known_steps,
     taken,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "first_rows",
     "gathered",
     "joined",
+    "known_steps",
     "numbered",
     "occurrence",
     "ordered",

@@ -112,6 +112,11 @@ class Strings:
 Column = Ints | Floats | Mask | Strings
 
 
+def known_steps(steps: Ints) -> Mask:
+    """Which steps have a number: -1 is an unknown one, and smaller ones are those of a baseline."""
+    return np.asarray((steps != -1) & (steps != NULL))
+
+
 def taken(column: Column, rows: Rows | slice) -> Column:
     """The given rows of a column; adjacent rows, given by a slice, are not copied."""
     if isinstance(column, Strings):

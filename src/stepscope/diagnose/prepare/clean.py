@@ -22,6 +22,7 @@ from stepscope.window import NULL, Ints, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
+UNKNOWN_STEP = -1
 REQUIRED = {
     "steps": ("rank", "step", "start_ns", "duration_ns"),
     "phases": ("rank", "step", "phase", "start_ns", "duration_ns"),
@@ -46,7 +47,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     window, untimed = laid_out(with_numbers(window))
     notes = [*untimed]
     for name, stored in window.tables.items():
-        table = with_call_times(stored) if name == "comm_ops" else stored
+        table = _numbered(with_call_times(stored) if name == "comm_ops" else stored)
         missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]
         if name == "comm_ops" and not missing and not has_groups(table):
             missing = ["group"]
@@ -63,6 +64,14 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     window, inferred = with_blocking_ends(window)
     window, repeated = with_repeats(window)
     return with_pairs(window), (*notes, *counted, *inferred, *repeated)
+
+
+def _numbered(table: Table) -> Table:
+    """With -1 for every step that has no number: what lies below it is for a baseline."""
+    if not table.has("step") or not len(table) or table.numbers("step").min() >= UNKNOWN_STEP:
+        return table
+    step = table.ints("step")
+    return table.with_column("step", np.where(step == NULL, NULL, np.maximum(step, UNKNOWN_STEP)))
 
 
 def _possible(name: str, table: Table) -> Mask:

@@ -27,7 +27,18 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.trace.kernels import is_communication
-from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
+from stepscope.window import (
+    NULL,
+    Ints,
+    Mask,
+    Strings,
+    Table,
+    Union,
+    Window,
+    distinct,
+    known_steps,
+    union,
+)
 
 KERNEL_WAIT_NS = 30_000
 """`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
@@ -233,7 +244,7 @@ def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
 
 
 def _bounds(rank: int, start: Ints, end: Ints, step: Ints) -> Table:
-    known = step >= 0
+    known = known_steps(step)
     steps, at = np.unique(step[known], return_inverse=True)
     first = np.full(steps.size, np.iinfo(np.int64).max)
     np.minimum.at(first, at, start[known])

@@ -16,7 +16,7 @@ from stepscope.diagnose.thresholds import AT_ONCE_NS, HALF
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import OPTIMIZER, WEIGHT, ProcessGroup
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, known_steps, numbered
 
 WITHIN_PASSES = ("tp", "cp", "ep", "mp")
 """Groups whose operators are called within a pass of one microbatch."""
@@ -82,7 +82,7 @@ def gathering(window: Window, rows: PhaseRows) -> Mask:
         return nobody
     blocking = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
     gathers = comm.strings("op").equals("AllGather") & ~comm.strings("group").equals(*blocking)
-    gathers &= (comm.ints("step") >= 0) & (comm.ints("rank") >= 0)
+    gathers &= known_steps(comm.ints("step")) & (comm.ints("rank") >= 0)
     known = (comm.ints(name)[gathers] != NULL for name in ("end_ns", "blocked_ns")
              if comm.has(name))  # fmt: skip
     if not gathers.any() or any(column.any() for column in known):

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, known_steps
 
 WARM_UP_STEPS = 5
 """The first steps include compilation, allocator growth and cold caches (algorithm notes, section
@@ -66,8 +66,10 @@ class Timeline:
         """The number of first columns that are warm-up and not judged.
 
         Steps that are faster than most later ones do not warm up, nor does anything after them,
-        unless they become faster yet.
+        unless they become faster yet. A healthy job before this one has warmed up.
         """
+        if len(self.steps) and self.steps[0] < 0:
+            return 0
         share = WARM_UP_SHARE
         if not self.is_trace and len(self.steps) and self.steps[0] < WARM_UP_STEPS:
             share = FIRST_SHARE if len(self.steps) < FEW_STEPS else share
@@ -108,7 +110,13 @@ class Timeline:
 
     def since(self, first: int) -> str:
         """` from step 30`; empty where nothing before was judged."""
-        return f" from step {self.steps[first]}" if first > self.warm_up else ""
+        column = max(first, self.first_own)
+        return f" from step {self.steps[column]}" if first > self.warm_up else ""
+
+    @cached_property
+    def first_own(self) -> int:
+        """The first column of the job itself, behind those of a healthy one (`after_baseline`)."""
+        return int(np.searchsorted(self.steps, 0))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -194,7 +202,7 @@ def timeline(window: Window) -> Timeline:
                         ("kernels", "start_ns")):  # fmt: skip
         table = window.table(name)
         if table is not None and table.has("step", begin):
-            table = table.take((table.ints("step") >= 0) & (table.ints("rank") >= 0))
+            table = table.take(known_steps(table.ints("step")) & (table.ints("rank") >= 0))
             if len(table):
                 grid = _grid(ranks, table, table.ints(begin))
                 if name in ("comm_ops", "kernels"):

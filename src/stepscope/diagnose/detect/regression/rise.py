@@ -127,4 +127,5 @@ def _transfer(job: Observed, split: int) -> float:
         return 0.0
     known = (arrivals.step >= 0) & np.isfinite(arrivals.transfer_ns)
     total = stats.sums(arrivals.step[known], arrivals.transfer_ns[known], columns)
-    return stats.median(total[split:]) - stats.median(total[job.line.warm_up : split])
+    before = total[job.line.warm_up : split]
+    return stats.median(total[split:]) - stats.median(before) if before.any() else 0.0

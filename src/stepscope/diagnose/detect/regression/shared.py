@@ -8,7 +8,7 @@ the stacks of most ranks, communication that lost its overlap (`exposed`) and un
 hosts do. Where all ranks take longer in phases that may contain waiting, these are named, without a
 cause (`phases`). Where nothing was recorded that distinguishes code from a busy machine, only a
 rise well beyond the noise is worth a verdict.
-Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare with a baseline).
+Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare it: --baseline).
 """
 
 from __future__ import annotations
@@ -135,6 +135,9 @@ def _own_without(job: Observed, lost_ns: Floats) -> StepChange | None:
     skip, period = job.line.warm_up, _healed(job, lost_ns)
     named = [np.nan_to_num(own) for phase, own in job.own.items() if phase not in UNNAMED]
     own = stats.column_median(sum(named, np.zeros(job.line.shape)))
+    if not (own > 0).any():
+        return None
+    own = np.where(own > 0, own, stats.median(own[own > 0]))  # unknown is no rise
     found = regression(job.work.levelled(job.cycle.levelled(own))[skip:], SLIGHT_RISE)
     if found is None:
         return None
