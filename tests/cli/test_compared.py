@@ -72,7 +72,6 @@ def test_the_report_shows_both(jobs: Path, capsys: Capture, tmp_path: Path) -> N
         ("slow#5-3", "the first step comes after the last one"),
         ("slow#5-", "JOB#100-200"),
         ("healthy#100-200", "it has steps 0 to 69"),
-        ("healthy#30-31", "has 2 steps"),
         ("large", "only jobs of one size"),
         ("nowhere", "no such folder"),
     ],

@@ -133,3 +133,22 @@ def test_a_job_without_steps_is_diagnosed_alone() -> None:
     found = beside(slow, nothing)
     assert (found.verdicts[0].ranks, found.compared) == ((2,), None)
     assert beside(nothing).outcome == "no data"
+
+
+def test_what_is_slow_in_both_is_a_fault_all_the_same() -> None:
+    loading = Fault(ALL, "data-load", 0, ms=60)
+    slow, healthy = (a_job(steps=60, seed=seed, faults=[loading]) for seed in (1, 2))
+    (alone,), (verdict,) = diagnose(slow).verdicts, beside(slow, healthy).verdicts
+    assert (alone.cause, verdict.cause) == ("data_loading", "data_loading")
+    assert verdict.lost_fraction == pytest.approx(alone.lost_fraction, abs=0.01)
+
+
+def test_three_steps_of_each() -> None:
+    """As in profiler traces: nothing has to be searched for, so that few steps show much."""
+    slow = a_job(steps=8, faults=[replace(TOKENIZING, ms=90)], stacks=False)
+    assert not diagnose(slow).accused
+    found = beside(slow, a_job(steps=8, seed=3, stacks=False))
+    assert found.state == "regression"
+    assert [one.cause for one in found.verdicts] == ["code"]
+    again = beside(a_job(steps=8, seed=4, stacks=False), a_job(steps=8, seed=3, stacks=False))
+    assert not again.verdicts and again.state != "regression"

@@ -14,7 +14,7 @@ from stepscope.diagnose.decide.confidence import with_confidence
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.on_path import with_path, with_symptoms
 from stepscope.diagnose.decide.opinions import with_opinions
-from stepscope.diagnose.decide.since_baseline import advised
+from stepscope.diagnose.decide.since_baseline import advised, with_those_alone
 from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.undecided import undecided
 from stepscope.diagnose.decide.unseen import (
@@ -61,6 +61,14 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     Args:
         in_place: its columns may be overwritten, so that it cannot be used any more.
     """
+    if settings.baseline is None:
+        return _diagnose(window, settings, in_place)
+    found = _diagnose(window, settings, False)
+    return with_those_alone(found, _diagnose(window, replace(settings, baseline=None), in_place))
+
+
+def _diagnose(window: Window, settings: Settings, in_place: bool) -> Diagnosis:
+    """Of the job alone, or of the job and the healthy steps before it as if they were one."""
     window, clocks, unread = _prepared(window, in_place)
     unprofiled, profiled = without_profiled(window)
     is_log = blocking_calls.is_log(unread)
@@ -72,9 +80,9 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     found = Search(after.comparable, after, registry.chosen(methods),
                    registry.explanations(methods))  # fmt: skip
     if registry.are_published(found.detectors):
-        alone = _as_published(found, settings)
-        return replace(alone, steps=_steps(job), clocks=clocks,
-                       skipped=(*unread, *profiled, *alone.skipped))  # fmt: skip
+        only = _as_published(found, settings)
+        return replace(only, steps=_steps(job), clocks=clocks,
+                       skipped=(*unread, *profiled, *only.skipped))  # fmt: skip
     with_profiled = Observed(window).comparable if profiled else None
     found.look_for_hangs(with_profiled or (found.job if after is job else job.comparable))
     found.look_for_slowness()

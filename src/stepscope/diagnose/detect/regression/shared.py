@@ -34,6 +34,7 @@ from stepscope.diagnose.detect.steps.step_time import (
     LEAST_RISE,
     SLIGHT_RISE,
     StepChange,
+    between_jobs,
     episode,
     is_brief,
     regression,
@@ -110,8 +111,8 @@ class SharedRegression:
 
 def _change_without(job: Observed, lost_ns: Floats) -> StepChange | None:
     """The rise of the step times without what culprits cost."""
-    skip = job.line.warm_up
-    change = regression(_healed(job, lost_ns)[skip:], SLIGHT_RISE)
+    skip, period = job.line.warm_up, _healed(job, lost_ns)
+    change = regression(period[skip:], SLIGHT_RISE) or between_jobs(period, job.line.first_own)
     return None if change is None else replace(change, split=change.split + skip)
 
 

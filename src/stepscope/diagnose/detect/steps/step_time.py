@@ -68,6 +68,14 @@ on random series."""
 LEAST_EITHER, LEAST_SUDDEN = 3, 10
 """Steps before a sudden rise, after it, and in all: the three fastest of ten steps come first in
 one of 120 series by chance alone. Statistics."""
+BETWEEN_JOBS, BRIEF_JOBS = 3.0, 40
+"""The same from one job to another, whose place need not be searched for; with fewer steps in all
+`SUDDEN` as before. Of 400 pairs of healthy series of 6 to 60 steps with 3 % noise at most 1 has a
+rise, with 10 % noise 1 % if neighbours do not correlate, and 4 % if by 0.8 (10 % of three steps
+each). Measured on random series."""
+LONGER = 0.8
+"""Of all pairs of steps, one of each job, so many must be longer in this job: a few of six may be
+those in which a job warms up. Our choice."""
 TAIL = 0.1
 """Steps on either side that may be as long as those of the other side: single long steps and
 unfinished ones. Our choice."""
@@ -197,6 +205,27 @@ def sudden(
         return None
     slowest = np.nanquantile(before, 1 - TAIL, method="higher")
     if slowest >= np.nanquantile(after, TAIL, method="lower"):
+        return None
+    before_ns, after_ns = stats.median(series[:split]), stats.median(series[split:])
+    return StepChange(split, after_ns / before_ns, before_ns, after_ns, rise / scatter)
+
+
+def between_jobs(series: Floats, split: int) -> StepChange | None:
+    """A rise from a healthy job's steps to those of this job, which need not be searched for.
+
+    Args:
+        split: the first step of this job; 0: there is no other.
+    """
+    before, after = np.log(np.maximum(series[:split], 1.0)), np.log(np.maximum(series[split:], 1.0))
+    if min(before.size, after.size) < LEAST_EITHER:
+        return None
+    rise = stats.median(after) - stats.median(before)
+    left = np.concatenate((before - stats.median(before), after - stats.median(after)))
+    scatter = max(stats.sigma(left), stats.NOISE_FLOOR)
+    needed = SUDDEN if series.size < BRIEF_JOBS else BETWEEN_JOBS
+    if rise < max(math.log(LEAST_RISE), needed * scatter):
+        return None
+    if (before[:, None] < after).mean() < LONGER:
         return None
     before_ns, after_ns = stats.median(series[:split]), stats.median(series[split:])
     return StepChange(split, after_ns / before_ns, before_ns, after_ns, rise / scatter)

@@ -40,7 +40,8 @@ class StepTimes:
             detail = f"{len(spikes)} steps are long, and no schedule explains them"
             yield Unsteady(self.name, "unknown", detail, spikes=spikes)
         series = job.period_ns[line.warm_up :]
-        change = step_time.regression(series) or in_stages(series)
+        change = (step_time.regression(series) or in_stages(series)
+                  or step_time.between_jobs(series, line.first_own))  # fmt: skip
         if change is not None:
             split = change.split + line.warm_up
             detail = f"steps take {change.ratio:.2f} times as long from step {line.steps[split]}"
