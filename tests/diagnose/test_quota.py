@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from stepscope.diagnose.decide.starved import with_measured_loss
-from stepscope.diagnose.finding import Evidence, Finding, Slowdown, Verdict
+from stepscope.diagnose.decide.starved import waiting_for_starved, with_measured_loss
+from stepscope.diagnose.finding import Evidence, Finding, Slowdown, SlowLink, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
@@ -120,6 +120,25 @@ def test_transfers_cost_no_more_than_the_threads_that_move_them_wait(waits: floa
     (found,) = with_measured_loss(Observed(window), [slow])
     longer = 1 - lasts_ns(usual) / lasts_ns(crowded)
     assert found.lost_fraction == pytest.approx(0.03 + min(longer, waits - 0.02), abs=0.05)
+
+
+@pytest.mark.parametrize("waits", [0.9, 0.02])
+def test_transfers_that_wait_for_a_processor_are_no_slow_link(waits: float) -> None:
+    """In a ring the next host seems to be slow, or all of them; costs beyond what is waited are."""
+    job = bucket_job(lambda step, at: 5.0, (0.0,) * 4)
+    ranks, begins = (job.tables["steps"].ints(one) for one in ("rank", "start_ns"))
+    rows = [(rank, "host-0", "comm_run_delay", at, waits if rank == 3 else 0.02)
+            for rank, at in zip(ranks, begins, strict=True)]  # fmt: skip
+    window = put(job, hardware=a_table("rank host metric ts_ns value", rows))
+    host = starved(2, 3, cause="contention", steps=(20, 59), lost_fraction=0.2)
+    links = [SlowLink("slow-transfers", "network", "", who, steps=(22, 59), lost_fraction=0.3)
+             for who in ((0, 1), ())]  # fmt: skip
+    before = replace(links[0], steps=(0, 30))
+    dear = replace(links[0], lost_fraction=0.95)
+    found = waiting_for_starved(Observed(window), [*links, before, dear], [host])
+    assert found == ([(link, host) for link in links] if waits > 0.5 else [])
+    compute = starved(2, 3, cause="compute", steps=(20, 59))
+    assert waiting_for_starved(Observed(window), links, [compute]) == []
 
 
 def test_a_quota_that_shows_in_single_steps_stops_its_host_in_the_others_too() -> None:

@@ -150,7 +150,10 @@ def test_a_rank_of_which_little_is_known_may_cost_what_steps_got_longer_with_it(
     """Its optimizer takes 1.5 times as long; the passes are hidden behind transfers."""
     job = a_job_of(np.where(np.arange(STEPS) < 30, 400.0, 500.0))
     job.total = np.full((4, STEPS), 50.0 * MS)
-    assert unknown_excess_ns(job, a_suspect(1, 8, first), 400.0 * MS) == excess_ms * MS
+    slow = a_suspect(1, 8, first)
+    assert unknown_excess_ns(job, slow, 400.0 * MS) == excess_ms * MS
+    loading = replace(slow, phase="data-load", phases=("data-load",))
+    assert unknown_excess_ns(job, loading, 400.0 * MS) == 0.0, "nobody loads in the rest"
 
 
 def test_spikes_of_a_rank_that_is_behind_a_slower_one_add_nothing() -> None:

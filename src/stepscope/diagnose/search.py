@@ -43,7 +43,7 @@ from stepscope.diagnose.decide.same_loss import (
 )
 from stepscope.diagnose.decide.since_baseline import of_job, unsteady_in_job
 from stepscope.diagnose.decide.slow_ranks import judge
-from stepscope.diagnose.decide.starved import with_measured_loss
+from stepscope.diagnose.decide.starved import waiting_for_starved, with_measured_loss
 from stepscope.diagnose.decide.stuck import without_effects
 from stepscope.diagnose.decide.unseen import as_suspects
 from stepscope.diagnose.detect.hosts.busy_hosts import holds_up
@@ -118,6 +118,7 @@ class Search:
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns
         by_kernels = self._slow_kernels()
+        network = self._without_starved(network)
         self._everyone(lost_ns, [*by_kernels, *network])
         self._structure()
         self._wasted()
@@ -188,6 +189,14 @@ class Search:
             self._drop([one], by.method)
         echoes = [one for one, _ in victims]
         return self._keep([one for one in found if one not in echoes])
+
+    def _without_starved(self, network: Sequence[SlowLink]) -> list[SlowLink]:
+        """Without transfers that only wait for a processor on a host that has a verdict."""
+        found = waiting_for_starved(self.job, network, self.blamed)
+        victims = {id(link): (link, by) for link, by in found}
+        self.blamed = [one for one in self.blamed if id(one) not in victims]
+        self.let_go += [rules.starved(link, by.method) for link, by in victims.values()]
+        return [one for one in network if id(one) not in victims]
 
     def _slow_kernels(self) -> list[Finding]:
         slow_kernels: list[Finding] = []

@@ -135,10 +135,11 @@ def unknown_excess_ns(job: Observed, one: Suspect, usual_ns: float) -> float:
     """How much longer a rank takes if it is as slow in the rest of the step as in what is known of
     its own time, where that is less than half of the step: transfers beside its work hide it.
 
-    0 unless steps became longer when the rank did, beyond noise.
+    0 unless steps became longer when the rank did, beyond noise. Nobody loads data in the rest.
     """
     known = stats.median(job.total[:, job.line.warm_up :])
-    if one.spikes or not one.phases or known >= HALF * usual_ns or one.first < ABOUT:
+    works = [phase for phase in one.phases if is_work(phase)]
+    if one.spikes or not works or known >= HALF * usual_ns or one.first < ABOUT:
         return 0.0
     period = job.line.job_period_ns
     before, after = period[one.first - ABOUT : one.first], period[one.first : one.first + ABOUT]

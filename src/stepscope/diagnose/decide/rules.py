@@ -102,6 +102,11 @@ def victim(one: Kind, method: str) -> Kind:
     return _explained(one, f"an effect of what {method} found, which costs more")
 
 
+def starved(one: Kind, method: str) -> Kind:
+    """Slow transfers that are rejected because their host gets too little processor time."""
+    return _explained(one, f"an effect of what {method} found: data waits for a processor there")
+
+
 def says_less(one: Kind, method: str) -> Kind:
     """A finding without a known cause that is rejected because another method found one."""
     return _explained(one, f"its cause is not known, and {method} names a device")

@@ -10,6 +10,8 @@ show it instead. Neither costs more than the time in which the host was stopped.
 host that seems slow in single steps only, and was stopped in the others, too. Other processes
 leave some transfers alone as well. What their host's cost beyond the fastest is at most what its
 threads that move data waited for a processor, beyond those of other hosts (`comm_run_delay`).
+And transfers that seem slow meanwhile, at any member of its groups, are no slow link, unless they
+cost more than that: in a ring, the neighbour of a starved host looks like the slow one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.decide.measured_rise import others_rise_ns
-from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
+from stepscope.diagnose.decide.same_loss import is_within
+from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, SlowLink, Stuck
 from stepscope.diagnose.network.delay import healed_ns
 from stepscope.diagnose.network.transfers import transfers
 from stepscope.diagnose.numeric import stats
@@ -45,6 +48,28 @@ def with_measured_loss(job: Observed, blamed: Sequence[Finding]) -> list[Finding
     return [_measured(job, one, spans[id(one)], usual)
             if _is_starved_host(job, one) and not _overlaps(spans, one) else one
             for one in blamed]  # fmt: skip
+
+
+def waiting_for_starved(
+    job: Observed, links: Sequence[SlowLink], blamed: Sequence[Finding]
+) -> list[tuple[SlowLink, Finding]]:
+    """Slow transfers that wait for a processor on a host that is starved of it, and its finding."""
+    hosts = [one for one in blamed if _is_starved_host(job, one)]
+    return [(link, one) for link in links for one in hosts if _waits_for(job, link, one)]
+
+
+def _waits_for(job: Observed, link: SlowLink, host: Finding) -> bool:
+    """Whether the host is starved for as much of the link's steps as these transfers cost."""
+    if link.steps is None or not is_within(link, host) or not _meet(job, link.ranks, host.ranks):
+        return False
+    starved = max(_stopped(host), _delayed(job, host.ranks, job.line.within(link.steps)))
+    return starved >= max(THROTTLED, link.lost_fraction or 0.0)
+
+
+def _meet(job: Observed, some: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether ranks of both are members of one group; no ranks mean all."""
+    groups = [{*group.ranks} for group in job.window.groups]
+    return not some or any(one & {*some} and one & {*others} for one in groups)
 
 
 def _columns(job: Observed, one: Finding) -> Mask:
