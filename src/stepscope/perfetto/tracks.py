@@ -19,6 +19,7 @@ from stepscope.perfetto.stacks import nested
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 
 MAIN_THREAD = "MainThread"
+PHASE_DETAILS = ("step", "microbatch", "wait_ns", "cpu_ns", "waits", "host_start_ns")
 _ARROW = "arrow"
 MOST_COUNTERS = 64
 """Most counters of one process; a host of 256 CPUs has as many for these alone."""
@@ -34,10 +35,9 @@ _UNITS = (
 def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
     """The tracks of one rank's rows, without stacks and counters."""
     if (steps := _drawn(tables, "steps", "step")) is not None:
-        yield Track("Steps", _intervals(steps, _step_names(steps.ints("step"))))
+        yield Track("Steps", _intervals(steps, _step_names(steps.ints("step")), "host_ns"))
     if (phases := _drawn(tables, "phases", "phase")) is not None:
-        details = ("step", "microbatch", "wait_ns", "cpu_ns")
-        yield Track("Phases", _intervals(phases, phases.strings("phase"), *details))
+        yield Track("Phases", _intervals(phases, phases.strings("phase"), *PHASE_DETAILS))
     if (pauses := _drawn(tables, "pauses", "kind")) is not None:
         yield Track("pauses", _intervals(pauses, pauses.strings("kind"), "step"))
     comm = tables.get("comm_ops")
