@@ -13,10 +13,10 @@ from stepscope.errors import FormatError, SourceError, StepscopeError, WireError
 from stepscope.processor.state.host_state import HostState
 from stepscope.store.bounds import within
 from stepscope.store.decode import approximate_rows, decode
-from stepscope.store.fragments import parse_job
 from stepscope.store.merged import claims_in, counting_rows, shares
 from stepscope.store.merging import merge, piece_in
 from stepscope.trace import TABLES
+from stepscope.trace.parsing import parse_job
 from stepscope.wire import control
 from stepscope.wire.frames import decode_hello, decode_names
 from tests.fuzz import samples

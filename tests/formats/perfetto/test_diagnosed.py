@@ -20,7 +20,7 @@ REPLICAS = Parallelism()
 PIPELINE = Parallelism(tp=2, pp=2)
 
 
-def a_job(*faults: str, steps: int = 40, parallelism: Parallelism = REPLICAS) -> Window:
+def a_job(*faults: str, steps: int = 24, parallelism: Parallelism = REPLICAS) -> Window:
     found = tuple(map(parse_fault, faults))
     return simulate(
         Scenario(ranks=16, steps=steps, faults=found, parallelism=parallelism, seed=3)
@@ -34,10 +34,10 @@ def said(diagnosis: Diagnosis) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     "fault",
     [
-        "gpu_slow:rank=5,factor=1.5,from=20",
-        "nic_slow:rank=5,factor=6,from=20",
-        "hang:rank=5,from=20",
-        "slow_code:from=20,ms=200",
+        "gpu_slow:rank=5,factor=1.5,from=12",
+        "nic_slow:rank=5,factor=6,from=12",
+        "hang:rank=5,from=12",
+        "slow_code:from=12,ms=200",
     ],
 )
 def test_the_same_culprit_cause_and_phase(tmp_path: Path, fault: str) -> None:
@@ -48,7 +48,7 @@ def test_the_same_culprit_cause_and_phase(tmp_path: Path, fault: str) -> None:
 
 
 def test_a_pipeline_and_its_groups(tmp_path: Path) -> None:
-    job = a_job("missing_recv:rank=12,from=10", steps=20, parallelism=PIPELINE)
+    job = a_job("missing_recv:rank=12,from=10", steps=16, parallelism=PIPELINE)
     expected, window = as_traced(job, tmp_path / "job.perfetto-trace.gz")
     assert said(diagnose(window)) == said(expected)
     assert expected.state == "hang"

@@ -30,6 +30,8 @@ TEXTS = frozenset(("op", "group"))
 NO_TEXT = -1
 """The number of a text that stands for null."""
 _NULL_TEXTS = (NAMELESS, UNKNOWN)
+MOST_JOBS = 8
+"""Different descriptions that are kept: two of a job differ if it grew, or was read in parts."""
 _TOGETHER = 64
 """Batches that are joined as soon as a track has so many: small ones take more than their rows."""
 
@@ -112,6 +114,8 @@ class Gathered:
 
     texts: Texts = field(default_factory=Texts)
     tracks: dict[int, Description] = field(default_factory=dict)
+    jobs: set[str] = field(default_factory=set)
+    """Descriptions of the job, as JSON."""
     rows: int = 0
     _joined: dict[int, list[Batch]] = field(default_factory=dict)
     _small: dict[int, list[Batch]] = field(default_factory=dict)
@@ -136,6 +140,11 @@ class Gathered:
         self.tracks[uuid] = track
         if len(self.tracks) > MOST_TRACKS:
             raise SourceError(f"the traces have more than {MOST_TRACKS} tracks")
+
+    def describe_job(self, text: str) -> None:
+        """Adds a description of the job; each file has one, and they are mostly equal."""
+        if len(self.jobs) < MOST_JOBS:
+            self.jobs.add(text)
 
     def add(self, run: Run, interned: Interned, file: int) -> None:
         """Adds the rows of a run.

@@ -1,16 +1,19 @@
-"""The job: its ranks, hosts and, if it has a single group, that one."""
+"""The job: as it is described in the traces, else as far as their tracks show it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from stepscope.errors import FormatError
 from stepscope.formats.perfetto.tracks import Owner
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.trace.kinds import kind_of_words
+from stepscope.trace.parsing import parse_job
 from stepscope.window import Table, distinct
 
 _OF_RANK = re.compile(r"(?:rank|host)=.*")
@@ -18,20 +21,39 @@ _TRACES = "traces"
 """The folder of a job folder with its traces."""
 
 
-def job_of(source: Path, owners: Sequence[Owner], operators: Table | None, until_ns: int) -> Job:
-    """The job of these ranks and hosts.
+def described(texts: Collection[str]) -> Job | None:
+    """The job that is described; of several descriptions the one with the latest time.
 
-    Several groups are left to the diagnosis, which finds their members, kinds and stages; it does
-    not for a single one.
+    Raises:
+        FormatError: a description is damaged, or they are of different jobs.
     """
+    jobs = sorted((parse_job(text.encode()) for text in texts),
+                  key=lambda one: (one.observed_until_ns or 0, one.world_size))  # fmt: skip
+    names = sorted({job.job_id for job in jobs})
+    if len(names) > 1:
+        raise FormatError(f"the traces are of several jobs, {names[0]} and {names[1]}: keep those "
+                          "of one of them, or name a file")  # fmt: skip
+    return jobs[-1] if jobs else None
+
+
+def job_of(
+    source: Path, known: Job | None, owners: Sequence[Owner], operators: Table | None, until_ns: int
+) -> Job:
+    """The job with these ranks and hosts, and what is known of it otherwise.
+
+    Several groups that are not described are left to the diagnosis, which finds their members,
+    kinds and stages; it does not for a single one.
+    """
+    job = known or Job("", 0)
     ranks = tuple(sorted({owner.rank for owner in owners if owner.rank >= 0}))
-    return Job(
+    return replace(
+        job,
         job_id=_name(source),
-        world_size=max(ranks, default=-1) + 1,
-        hosts=_hosts(owners),
-        groups=() if operators is None else _only_group(operators),
+        world_size=max((job.world_size, *(rank + 1 for rank in ranks))),
+        hosts=job.hosts or _hosts(owners),
+        groups=job.groups or (() if operators is None else _only_group(operators)),
         recorded_ranks=ranks,
-        observed_until_ns=until_ns or None,
+        observed_until_ns=job.observed_until_ns or until_ns or None,
     )
 
 

@@ -13,11 +13,12 @@ from stepscope.formats.perfetto.columns import together
 from stepscope.formats.perfetto.communication import comm_ops
 from stepscope.formats.perfetto.files import begins_so, trace_files
 from stepscope.formats.perfetto.gathered import Gathered
-from stepscope.formats.perfetto.job import job_of
+from stepscope.formats.perfetto.job import described, job_of
 from stepscope.formats.perfetto.ranks import tables_of
 from stepscope.formats.perfetto.trace import read_file
 from stepscope.formats.perfetto.tracks import Track, Tracks, per_owner, tracks_of
 from stepscope.perfetto.tracks import STEPS
+from stepscope.trace import Job
 from stepscope.window import Table, Window
 
 Progress = Callable[[int, int], None]
@@ -44,7 +45,11 @@ def read(source: Path, *, progress: Progress | None = None) -> Reading:
     files = trace_files(source)
     gathered, problems = _gathered(source, files, progress)
     tracks = tracks_of(gathered)
-    window = _window(source, tracks.tracks, [_shown(file, source) for file in files])
+    try:
+        job = described(gathered.jobs)
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}") from None
+    window = _window(source, tracks.tracks, job, [_shown(file, source) for file in files])
     if not window.ranks:
         more = f": {problems[0]}" if problems else ""
         raise FormatError(f"{source} has no Perfetto trace of any rank that can be read{more}")
@@ -86,7 +91,7 @@ def _left_out(source: Path, tracks: Tracks) -> list[str]:
     return [f"{source.name}: {count} rows {what}" for count, what in counts if count]
 
 
-def _window(source: Path, tracks: list[Track], files: Sequence[str]) -> Window:
+def _window(source: Path, tracks: list[Track], job: Job | None, files: Sequence[str]) -> Window:
     found: dict[str, list[Table]] = {}
     owners = per_owner(tracks)
     for owner, own in owners.items():
@@ -99,7 +104,7 @@ def _window(source: Path, tracks: list[Track], files: Sequence[str]) -> Window:
     if operators is not None:
         tables["comm_ops"] = comm_ops(operators)
         until_ns = max(int(part.ints("end_ns").max()) for part in operators)
-    job = job_of(source, list(owners), tables.get("comm_ops"), until_ns)
+    job = job_of(source, job, list(owners), tables.get("comm_ops"), until_ns)
     return Window(job, {name: table for name, table in tables.items() if len(table)})
 
 

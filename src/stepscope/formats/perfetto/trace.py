@@ -13,6 +13,7 @@ from stepscope.formats.perfetto.messages import Field, fields_of, text_of
 from stepscope.formats.perfetto.packets import BrokenError, Packet, bounds_at, packet_at
 from stepscope.formats.perfetto.runs import row_of, run_at
 from stepscope.perfetto import fields
+from stepscope.perfetto.description import MARK
 from stepscope.perfetto.protobuf import BYTES, VARINT
 
 _PIECE_BYTES = 1 << 22
@@ -124,6 +125,9 @@ class _Reader:
                     number = one.value
                 elif one.wire_type == BYTES:
                     text = text_of(data, one)
+            if entry.number == fields.ANNOTATION_STRINGS and text.startswith(MARK):
+                self._into.describe_job(text.removeprefix(MARK))
+                continue
             self._held += strings.add(entry.number, number, text, self._into.texts)
         if self._held > MOST_STRINGS:
             raise SourceError(f"it has more than {MOST_STRINGS} strings at a time")
