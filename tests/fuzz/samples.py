@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.devices.record import to_bytes
-from stepscope.trace import TABLES
+from stepscope.trace import TABLES, Job
 from stepscope.window import NULL, Strings, Table
 from stepscope.wire import control
 from stepscope.wire.frames import (
@@ -233,6 +233,7 @@ def kineto_traces() -> list[bytes]:
 def perfetto_traces() -> list[bytes]:
     """A rank with rows of all tables, some with nulls, and a host; the former also compressed, and
     a second part of it. Without the packet that files begin with."""
+    from stepscope.perfetto.description import description_packet
     from stepscope.perfetto.packets import GroupWriter, clock_packet
     from stepscope.perfetto.process import host_group, host_packets, rank_group, rank_packets
 
@@ -259,6 +260,7 @@ def perfetto_traces() -> list[bytes]:
     rank, host = GroupWriter(rank_group(3, 11, "h")), GroupWriter(host_group("h"))
     first, again = (rank.head() + b"".join(rank_packets(rank, tables, start + 99)) for _ in "12")
     usage = host.head() + b"".join(host_packets(host, tables))
+    usage += description_packet(Job("j", 12), 1)
     return [first, usage, gzip.compress(clock_packet() + first + again)]
 
 

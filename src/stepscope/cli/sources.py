@@ -171,9 +171,7 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
     if dumps:
         return _read_dumps
     named = any(path.match(name) or next(path.glob(name), None) for name in _TRACE_NAMES)
-    if named or kineto.named_so(path):
-        return _read_traces
-    return _read_timelines if perfetto.named_so(path) else None
+    return _read_traces if named or kineto.named_so(path) else None
 
 
 def _check_contents(path: Path, files: Sequence[Path]) -> None:

@@ -141,7 +141,6 @@ def test_files_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
 def test_traces_of_other_programs(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "android.perfetto-trace"
     path.write_bytes(field(1, field(10, 1)) * 100)
-    assert not perfetto.recognise(tmp_path)
     for source in (path, tmp_path):
         assert main(["diagnose", str(source)]) == 2
         shown = capsys.readouterr().err

@@ -148,7 +148,7 @@ def operators(*found: tuple[int | str | None, ...]) -> Table:
              "end_ns")  # fmt: skip
     columns = zip(*found, strict=True)
     return Table({
-        name: Strings.of(list(column)) if name in ("group", "op")  # type: ignore[arg-type]
+        name: Strings.of(list(column)) if name in ("group", "op")
         else np.array([NULL if value is None else value for value in column], np.int64)
         for name, column in zip(names, columns, strict=True)
     })  # fmt: skip

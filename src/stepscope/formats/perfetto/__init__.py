@@ -6,7 +6,7 @@
 The reverse of `stepscope.perfetto`; `docs/perfetto.md` says what is lost on the way.
 """
 
-from stepscope.formats.perfetto.files import named_so, recognise
+from stepscope.formats.perfetto.files import recognise
 from stepscope.formats.perfetto.read import Reading, read
 
-__all__ = ["Reading", "named_so", "read", "recognise"]
+__all__ = ["Reading", "read", "recognise"]

@@ -30,20 +30,12 @@ def trace_files(source: Path) -> list[Path]:
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file, or any file of a folder, is a trace of stepscope. Of a folder, only files
-    with a usual name are looked at."""
+    """Whether a file is a trace of stepscope, by its first bytes or its name, or any file of a
+    folder has the name of one."""
     try:
         if path.is_file():
-            return begins_so(path)
-        return any(begins_so(file) for file in files_below(path) if _is_named_so(file))
-    except (OSError, SourceError):
-        return False
-
-
-def named_so(path: Path) -> bool:
-    """Whether a file, or any file of a folder, has a usual name of a Perfetto trace."""
-    try:
-        return any(map(_is_named_so, [path] if path.is_file() else files_below(path)))
+            return _is_named_so(path) or begins_so(path)
+        return any(map(_is_named_so, files_below(path)))
     except (OSError, SourceError):
         return False
 
