@@ -33,8 +33,8 @@ from pyarrow import dataset
 
 from stepscope.evaluate.score import names_culprit
 from stepscope.simulate.truth import FaultTruth, Truth
-from stepscope.store.fragments import parse_job
 from stepscope.trace import Job
+from stepscope.trace.parsing import parse_job
 
 GOAL_SECONDS = 90.0
 PATIENCE_SECONDS = 240.0

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from stepscope.devices.record import to_bytes
-from stepscope.trace import TABLES
+from stepscope.trace import TABLES, Job
+from stepscope.window import NULL, Strings, Table
 from stepscope.wire import control
 from stepscope.wire.frames import (
     HEADER,
@@ -225,6 +228,49 @@ def kineto_traces() -> list[bytes]:
     ]  # fmt: skip
     made = [json.dumps(traces.trace(events)).encode() for events in (gpu, odd, gloo)]
     return [*made, *map(gzip.compress, made)]
+
+
+def perfetto_traces() -> list[bytes]:
+    """A rank with rows of all tables, some with nulls, and a host; the former also compressed, and
+    a second part of it. Without the packet that files begin with."""
+    from stepscope.perfetto.description import description_packet
+    from stepscope.perfetto.packets import GroupWriter, clock_packet
+    from stepscope.perfetto.process import host_group, host_packets, rank_group, rank_packets
+
+    start = 1_766_000_000_000_000_000
+    times = {"start_ns": [start, start + 50, start + 70], "duration_ns": [50, 20, 9]}
+    lasted = {"step": [1, 2, 2], **times}
+    tables = {
+        "steps": _table(lasted),
+        "phases": _table({**lasted, "phase": ["forward", "x", None], "wait_ns": [5, None, 7]}),
+        "pauses": _table({**lasted, "kind": ["gc"] * 3}),
+        "kernels": _table({**times, "rank": [0] * 3, "kernel": ["gemm", "a", "gemm"],
+                           "stream": [7, 7, None], "enqueue_ns": [start - 5, None, start]}),
+        "comm_ops": _table({
+            "step": [1, 2, 2], "group": ["dp-0"] * 3, "op": ["AllReduce", "AllReduce", "Send"],
+            "seq": [0, 1, 0], "peer": [-1, -1, 3], "bytes": [8, None, 0],
+            "enqueue_ns": [start, start + 9, start], "start_ns": [start + 1, None, start + 1],
+            "end_ns": [start + 5, None, None]}),
+        "host_ops": _table({**lasted, "name": ["mm", "add", "mm"], "thread": [5, 5, -1]}),
+        "stacks": _table({**times, "thread": ["MainThread"] * 3,
+                          "frames": ["main;a", "main;b;c", "main"]}),
+        "hardware": _table({"metric": ["cpu_util", "x", "cpu_util"], "ts_ns": times["start_ns"],
+                            "value": [1, 2, 3]}),
+    }  # fmt: skip
+    rank, host = GroupWriter(rank_group(3, 11, "h")), GroupWriter(host_group("h"))
+    first, again = (rank.head() + b"".join(rank_packets(rank, tables, start + 99)) for _ in "12")
+    usage = host.head() + b"".join(host_packets(host, tables))
+    usage += description_packet(Job("j", 12), 1)
+    return [first, usage, gzip.compress(clock_packet() + first + again)]
+
+
+def _table(columns: Mapping[str, list[Any]]) -> Table:
+    """Texts, and numbers that may be null."""
+    return Table({
+        name: Strings.of(values) if any(isinstance(one, str) for one in values)
+        else np.array([NULL if one is None else one for one in values], np.int64)
+        for name, values in columns.items()
+    })  # fmt: skip
 
 
 TOPOLOGIES: Sequence[bytes] = (

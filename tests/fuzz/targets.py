@@ -13,10 +13,10 @@ from stepscope.errors import FormatError, SourceError, StepscopeError, WireError
 from stepscope.processor.state.host_state import HostState
 from stepscope.store.bounds import within
 from stepscope.store.decode import approximate_rows, decode
-from stepscope.store.fragments import parse_job
 from stepscope.store.merged import claims_in, counting_rows, shares
 from stepscope.store.merging import merge, piece_in
 from stepscope.trace import TABLES
+from stepscope.trace.parsing import parse_job
 from stepscope.wire import control
 from stepscope.wire.frames import decode_hello, decode_names
 from tests.fuzz import samples
@@ -121,6 +121,21 @@ def kineto(data: bytes) -> None:
         path.unlink()
 
 
+def perfetto(data: bytes) -> None:
+    """A Perfetto trace as stepscope writes it, also compressed. Most inputs do not begin as our
+    files do, so that they get such a beginning."""
+    from stepscope.formats import perfetto as reader
+    from stepscope.perfetto.packets import clock_packet
+
+    zipped = data[:2] == b"\x1f\x8b"
+    path = _file(data if zipped else clock_packet() + data, "0.perfetto-trace")
+    try:
+        with contextlib.suppress(SourceError):
+            reader.read(path)
+    finally:
+        path.unlink()
+
+
 def topology(data: bytes) -> None:
     """Slurm's topology.conf or topology.yaml."""
     from stepscope.formats.topology import reader
@@ -174,6 +189,7 @@ TARGETS: Mapping[str, Target] = {
     "requests": Target(requests, samples.requests),
     "dump": Target(dump, samples.dumps),
     "kineto": Target(kineto, samples.kineto_traces),
+    "perfetto": Target(perfetto, samples.perfetto_traces),
     "topology": Target(topology, lambda: samples.TOPOLOGIES),
     "results": Target(results, samples.results),
     "scenario": Target(scenario, lambda: samples.SCENARIOS),

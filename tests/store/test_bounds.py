@@ -10,18 +10,19 @@ import pytest
 
 from stepscope.errors import FormatError
 from stepscope.store import JobReader, bounds
+from stepscope.trace.parsing import MOST_RANKS
 
 from .samples import put_parquet, steps
 
 
 def test_a_rank_that_no_job_has_takes_no_memory(tmp_path: Path) -> None:
     """A grid of 2^31 ranks would take 16 GB."""
-    absurd, last = 2**31 - 1, bounds.MOST_RANKS - 1
+    absurd, last = 2**31 - 1, MOST_RANKS - 1
     for rank in (0, last, absurd):
         put_parquet(tmp_path / f"steps/r{rank}.parquet", steps(1, 2, rank=rank))
     reader = JobReader(str(tmp_path))
     assert reader.read().ranks == (0, last)
-    left_out = f"steps/r{absurd}.parquet: 2 rows of ranks from {bounds.MOST_RANKS} on left out"
+    left_out = f"steps/r{absurd}.parquet: 2 rows of ranks from {MOST_RANKS} on left out"
     assert left_out in reader.problems
 
 

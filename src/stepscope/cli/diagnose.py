@@ -42,6 +42,9 @@ _EXAMPLES = """Examples:
 - `stepscope diagnose traces/`: PyTorch profiler traces, one `*.json` or `*.json.gz` per rank
 
 - `stepscope diagnose dumps/`: PyTorch Flight Recorder dumps of a job that hangs
+
+- `stepscope diagnose JOB.perfetto-trace.gz`: a timeline that `stepscope trace` wrote, or the
+  folder `JOB/traces` of a job
 """
 
 
@@ -49,8 +52,8 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER_OR_URL",
-        help="A job folder or its URL (s3://…), or a folder of PyTorch profiler traces or of "
-        "Flight Recorder dumps.",
+        help="A job folder or its URL (s3://…), or a folder of PyTorch profiler traces, of "
+        "Flight Recorder dumps or of Perfetto traces that stepscope wrote.",
     ),
 ]
 Follow = Annotated[

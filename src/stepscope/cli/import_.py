@@ -1,4 +1,4 @@
-"""`stepscope import`: converts profiler traces or Flight Recorder dumps to a job folder."""
+"""`stepscope import`: converts traces or Flight Recorder dumps to a job folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def import_(
     folder: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER", help="PyTorch profiler traces, or Flight Recorder dumps, of one job."
+            metavar="FOLDER",
+            help="PyTorch profiler traces, Flight Recorder dumps, or Perfetto traces that "
+            "stepscope wrote, of one job.",
         ),
     ],
     store: Annotated[
@@ -99,7 +101,8 @@ def _recording(folder: str) -> Recording:
     if "://" not in folder and holds_jobs(Path(folder)):
         raise SourceError(f"{folder} is already a job folder, or a store of job folders")
     raise SourceError(
-        f"{folder} contains neither PyTorch profiler traces nor Flight Recorder dumps"
+        f"{folder} contains no PyTorch profiler traces, no Flight Recorder dumps and no Perfetto "
+        "traces of stepscope"
     )
 
 

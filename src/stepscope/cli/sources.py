@@ -1,4 +1,4 @@
-"""Opens the source of a command: a job folder, profiler traces or Flight Recorder dumps."""
+"""Opens the source of a command: a job folder, traces or Flight Recorder dumps."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def open_window(source: str) -> tuple[Window, list[str]]:
 
 
 def read_recording(source: str) -> Recording | None:
-    """Reads profiler traces or Flight Recorder dumps; None if the source contains neither.
+    """Reads traces or Flight Recorder dumps; None if the source contains neither.
 
     Raises:
         SourceError: the source contains traces or dumps, but none of them can be used.
@@ -106,13 +106,14 @@ def _job(source: str, history: History | None, tables: Collection[str] | None) -
         return JobReader(source, history, wanted)
     if path.is_file():
         raise SourceError(
-            f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; to diagnose "
-            "a job, name its folder"
+            f"{source} is no PyTorch profiler trace, Flight Recorder dump or Perfetto trace of "
+            "stepscope; to diagnose a job, name its folder"
         )
     if (names := _listed(path)) and not holds_jobs(path):
         raise SourceError(
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
-            f"*.json.gz), no Flight Recorder dumps; it contains {names}"
+            "*.json.gz), no Flight Recorder dumps, no Perfetto traces of stepscope "
+            f"(*.perfetto-trace.gz); it contains {names}"
         )
     return JobReader(source, history, wanted)
 
@@ -156,13 +157,15 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
 
     A hang has priority over slowness: if a folder has both dumps and traces, the dumps are read.
     """
-    from stepscope.formats import flight_recorder, kineto
+    from stepscope.formats import flight_recorder, kineto, perfetto
     from stepscope.formats.flight_recorder.files import find
 
     if flight_recorder.recognise(path):
         return _read_dumps
     if kineto.recognise(path):
         return _read_traces
+    if perfetto.recognise(path):
+        return _read_timelines
     dumps = [one.path for one in find(path)[0]]
     _check_contents(path, dumps)
     if dumps:
@@ -191,6 +194,15 @@ def _read_traces(path: Path) -> Recording:
     with terminal.byte_progress(f"reading traces in {path.name}") as advance:
         reading = kineto.read(path, progress=advance)
     logger.info("read traces in %s, %d problems", path, len(reading.problems))
+    return Recording(reading.window, list(reading.problems))
+
+
+def _read_timelines(path: Path) -> Recording:
+    from stepscope.formats import perfetto
+
+    with terminal.byte_progress(f"reading Perfetto traces in {path.name}") as advance:
+        reading = perfetto.read(path, progress=advance)
+    logger.info("read Perfetto traces in %s, %d problems", path, len(reading.problems))
     return Recording(reading.window, list(reading.problems))
 
 

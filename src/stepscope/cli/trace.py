@@ -35,6 +35,8 @@ _EXAMPLES = """Examples:
 - `stepscope trace traces/ --out merged.perfetto-trace.gz`: merge the PyTorch
   profiler traces of all ranks
 
+- `stepscope trace JOB/traces`: merge what the processor wrote of each rank and minute
+
 - `stepscope trace stepscope-runs/JOB --focus`: only the ranks and steps that matter
 
 - `stepscope trace s3://bucket/runs/JOB --ranks 0,8-15 --steps 1090-1110`: a part of a long job
@@ -52,7 +54,8 @@ def trace(
         str,
         typer.Argument(
             metavar="FOLDER_OR_URL",
-            help="A job folder or its URL, PyTorch profiler traces, or Flight Recorder dumps.",
+            help="A job folder or its URL, PyTorch profiler traces, Flight Recorder dumps, or "
+            "Perfetto traces that stepscope wrote.",
         ),
     ],
     out: Annotated[

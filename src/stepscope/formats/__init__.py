@@ -1,1 +1,2 @@
-"""Readers of other programs' files: PyTorch profiler traces and Flight Recorder dumps."""
+"""Readers of files that are no job folder: PyTorch's profiler traces and Flight Recorder dumps, and
+the Perfetto traces of stepscope."""

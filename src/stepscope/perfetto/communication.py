@@ -19,8 +19,10 @@ MOST_OPEN = 16
 """Most open operators drawn per track: more would only repeat the same."""
 _DETAILS = ("step", "seq", "bytes", "enqueue_ns", "waited_ns", "blocked_ns")
 _POINT_TO_POINT = ("Send", "Recv")
-_STATES = ("", " (end unknown)", " (never ended)", " (never started)")
-_ENDED, _END_UNKNOWN, _NEVER_ENDED, _NEVER_STARTED = range(4)
+UNKNOWN_GROUP = "unknown group"
+STATES = ("", " (end unknown)", " (never ended)", " (never started)")
+ENDED, END_UNKNOWN, NEVER_ENDED, NEVER_STARTED = range(4)
+"""States of an operator's end, and what names of its slices end with."""
 
 
 def communication(rows: Table, until_ns: int) -> Iterator[Track]:
@@ -31,7 +33,7 @@ def communication(rows: Table, until_ns: int) -> Iterator[Track]:
     for one in np.unique(key).tolist():
         code, is_p2p = divmod(one, 2)
         what = "point-to-point" if is_p2p else "collectives"
-        name = group.values[code] if code >= 0 else "unknown group"
+        name = group.values[code] if code >= 0 else UNKNOWN_GROUP
         yield Track(f"{what} {name}", _slices(rows.take(key == one), bool(is_p2p), until_ns))
 
 
@@ -43,7 +45,7 @@ def _slices(rows: Table, p2p: bool, until_ns: int) -> Slices:
     begin = np.where(start == NULL, enqueue, start)
     end = rows.ints("end_ns") if rows.has("end_ns") else np.full(len(rows), NULL)
     state = _states(rows, start, end, p2p)
-    open_ = state >= _NEVER_ENDED
+    open_ = state >= NEVER_ENDED
     drawn = open_ & (np.cumsum(open_) <= MOST_OPEN)
     end = np.where(drawn, np.maximum(until_ns, begin), np.where(end == NULL, begin, end))
     columns: dict[str, Ints | Strings] = {name: rows.strings(name) for name in ("op", "group")}
@@ -55,11 +57,11 @@ def _slices(rows: Table, p2p: bool, until_ns: int) -> Slices:
 def _states(rows: Table, start: Ints, end: Ints, p2p: bool) -> Ints:
     """The state of each operator's end."""
     if not rows.has("end_ns"):
-        return np.where(_under_way(rows), _NEVER_ENDED, _ENDED)
+        return np.where(_under_way(rows), NEVER_ENDED, ENDED)
     open_ = (end == NULL) & ~_over(rows, end, p2p)
-    state = np.where(end == NULL, _END_UNKNOWN, _ENDED)
+    state = np.where(end == NULL, END_UNKNOWN, ENDED)
     known_start = rows.has("start_ns") & (start == NULL)
-    return np.where(open_, np.where(known_start, _NEVER_STARTED, _NEVER_ENDED), state)
+    return np.where(open_, np.where(known_start, NEVER_STARTED, NEVER_ENDED), state)
 
 
 def _under_way(rows: Table) -> Mask:
@@ -93,4 +95,4 @@ def _names(rows: Table, state: Ints, p2p: bool) -> Strings:
 
 def _name(op: str, peer: int, state: int) -> str:
     towards = f" {'to' if op == 'Send' else 'from'} {peer}" if peer >= 0 else ""
-    return f"{op}{towards}{_STATES[state]}"
+    return f"{op}{towards}{STATES[state]}"

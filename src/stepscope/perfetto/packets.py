@@ -31,6 +31,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from stepscope.perfetto import fields
 from stepscope.perfetto.lanes import apart, drawing_order, in_order, lanes
 from stepscope.perfetto.protobuf import (
     TIME_WIDTH,
@@ -51,30 +52,11 @@ NAMELESS = "(no name)"
 STEP = "step "
 """How names of steps begin."""
 
-# Trace, TracePacket
-_PACKET = 1
-_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
-_CLOCK_SNAPSHOT = 6
-_STATE_CLEARED, _NEEDS_STATE = 1, 2
-# TrackEvent
-_ANNOTATIONS, _TYPE, _NAME_IID, _TRACK, _DOUBLE_VALUE, _FLOWS = 4, 9, 10, 11, 44, 47
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
-# DebugAnnotation
-_ANNOTATION_NAME, _INT_VALUE, _STRING_VALUE, _STRING_IID = 1, 4, 6, 17
-# InternedData
-_EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 2, 3, 29
-# TrackDescriptor
-_UUID, _NAME, _PROCESS, _PARENT, _COUNTER_TRACK = 1, 2, 3, 5, 8
-_CHILD_ORDERING, _SIBLING_RANK, _EXPLICIT = 11, 12, 3
-# ProcessDescriptor
-_PID, _SORT_INDEX, _PROCESS_NAME, _LABELS = 1, 3, 6, 8
-# CounterDescriptor
-_UNIT_NAME = 6
-_BOOT_TIME, _REAL_TIME = 6, 1
-
-
-_NEEDS_STATE_FIELD = field(_FLAGS, _NEEDS_STATE)
-_TYPE_FIELD = {kind: field(_TYPE, kind) for kind in (_BEGIN, _END, _INSTANT, _COUNTER)}
+_NEEDS_STATE_FIELD = field(fields.FLAGS, fields.NEEDS_STATE)
+_TYPE_FIELD = {
+    kind: field(fields.TYPE, kind)
+    for kind in (fields.BEGIN, fields.END, fields.INSTANT, fields.COUNTER)
+}
 
 
 def clock_packet() -> bytes:
@@ -82,9 +64,11 @@ def clock_packet() -> bytes:
 
     It is the same in every file: Perfetto would report clocks that run backwards in joined files.
     """
-    clocks = [field(1, field(1, clock) + field(2, 1)) for clock in (_BOOT_TIME, _REAL_TIME)]
-    body = field(_TIMESTAMP, 1) + field(_CLOCK_SNAPSHOT, b"".join(clocks))
-    return field(_PACKET, body + field(_SEQUENCE, 1))
+    clocks = [
+        field(1, field(1, clock) + field(2, 1)) for clock in (fields.BOOT_TIME, fields.REAL_TIME)
+    ]
+    body = field(fields.TIMESTAMP, 1) + field(fields.CLOCK_SNAPSHOT, b"".join(clocks))
+    return field(fields.PACKET, body + field(fields.SEQUENCE, 1))
 
 
 @dataclass
@@ -138,9 +122,9 @@ class _InternedStrings:
     """All strings interned so far in a packet sequence."""
 
     def __init__(self) -> None:
-        self.names = Interned(_EVENT_NAMES)
-        self.labels = Interned(_ANNOTATION_NAMES)
-        self.texts = Interned(_ANNOTATION_STRINGS)
+        self.names = Interned(fields.EVENT_NAMES)
+        self.labels = Interned(fields.ANNOTATION_NAMES)
+        self.texts = Interned(fields.ANNOTATION_STRINGS)
 
 
 class GroupWriter:
@@ -152,7 +136,7 @@ class GroupWriter:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._sequence = field(_SEQUENCE, group.sequence)
+        self._sequence = field(fields.SEQUENCE, group.sequence)
         self._strings = _InternedStrings()
         self._uuid = _uuid(group.path)
         self._descriptions: dict[int, bytes] = {}
@@ -164,11 +148,14 @@ class GroupWriter:
         """Describes the group; packets after it depend on nothing before it."""
         self._strings = _InternedStrings()
         group = self._group
-        body = field(_UUID, self._uuid)
-        body += field(_NAME, group.name) if group.pid is None else field(_PROCESS, _process(group))
-        body += field(_CHILD_ORDERING, _EXPLICIT)
-        flags = field(_FLAGS, _STATE_CLEARED)
-        return field(_PACKET, self._sequence + flags + field(_DESCRIPTOR, body))
+        body = field(fields.UUID, self._uuid)
+        if group.pid is None:
+            body += field(fields.NAME, group.name)
+        else:
+            body += field(fields.PROCESS, _process(group))
+        body += field(fields.CHILD_ORDERING, fields.EXPLICIT)
+        flags = field(fields.FLAGS, fields.STATE_CLEARED)
+        return field(fields.PACKET, self._sequence + flags + field(fields.DESCRIPTOR, body))
 
     def track(self, track: Track) -> Iterator[bytes]:
         """Writes one track, with as many lanes as its slices need."""
@@ -214,9 +201,9 @@ class GroupWriter:
     def _packets(self, uuid: int, slices: Slices) -> Pattern:
         """One packet per slice if all have zero length, like launches; else two."""
         if (slices.start_ns == slices.end_ns).all():
-            return self._packet(slices.start_ns, self._begin(_INSTANT, uuid, slices))
-        begin = self._packet(slices.start_ns, self._begin(_BEGIN, uuid, slices))
-        ended = Pattern.of(_TYPE_FIELD[_END] + _of_track(uuid))
+            return self._packet(slices.start_ns, self._begin(fields.INSTANT, uuid, slices))
+        begin = self._packet(slices.start_ns, self._begin(fields.BEGIN, uuid, slices))
+        ended = Pattern.of(_TYPE_FIELD[fields.END] + _of_track(uuid))
         return begin + self._packet(slices.end_ns, ended)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
@@ -226,13 +213,14 @@ class GroupWriter:
             if number == 0:
                 yield self._described(parent, name)
             uuid = _uuid(f"{self._group.path}/{counter.name}/counter")
-            unit = field(_COUNTER_TRACK, field(_UNIT_NAME, counter.unit) if counter.unit else b"")
-            yield self._described(uuid, counter.name, parent, unit)
+            unit = field(fields.UNIT_NAME, counter.unit) if counter.unit else b""
+            about = field(fields.COUNTER_TRACK, unit)
+            yield self._described(uuid, counter.name, parent, about)
             yield from self._values(uuid, counter)
 
     def _values(self, uuid: int, counter: Counter) -> Iterator[bytes]:
-        event = Pattern.of(_TYPE_FIELD[_COUNTER] + _of_track(uuid))
-        event += fixed64s(_DOUBLE_VALUE, counter.value)
+        event = Pattern.of(_TYPE_FIELD[fields.COUNTER] + _of_track(uuid))
+        event += fixed64s(fields.DOUBLE_VALUE, counter.value)
         yield from self._packet(counter.time_ns, event).blocks(counter.time_ns.size)
 
     def _described(self, uuid: int, name: str, parent: int = 0, more: bytes = b"") -> bytes:
@@ -244,31 +232,33 @@ class GroupWriter:
 
     def _description(self, uuid: int, name: str, parent: int, more: bytes) -> bytes:
         place = len(self._descriptions) + 1
-        body = field(_UUID, uuid) + field(_NAME, name) + field(_PARENT, parent or self._uuid)
-        body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, place) + more
-        return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
+        body = field(fields.UUID, uuid) + field(fields.NAME, name)
+        body += field(fields.PARENT, parent or self._uuid)
+        body += field(fields.CHILD_ORDERING, fields.EXPLICIT)
+        body += field(fields.SIBLING_RANK, place) + more
+        return field(fields.PACKET, self._sequence + field(fields.DESCRIPTOR, body))
 
     def _begin(self, kind: int, uuid: int, slices: Slices) -> Pattern:
         event = Pattern.of(_TYPE_FIELD[kind] + _of_track(uuid))
-        event += _numbers(_NAME_IID, self._strings.names.numbers(slices.names, NAMELESS))
+        event += _numbers(fields.NAME_IID, self._strings.names.numbers(slices.names, NAMELESS))
         for label, column in slices.details.items():
-            name = Pattern.of(field(_ANNOTATION_NAME, self._strings.labels.number(label)))
-            event += (name + self._value(column)).within(_ANNOTATIONS)
-        return event if slices.flow is None else event + fixed64s(_FLOWS, slices.flow)
+            name = Pattern.of(field(fields.ANNOTATION_NAME, self._strings.labels.number(label)))
+            event += (name + self._value(column)).within(fields.ANNOTATIONS)
+        return event if slices.flow is None else event + fixed64s(fields.FLOWS, slices.flow)
 
     def _value(self, column: Ints | Strings) -> Pattern:
         if isinstance(column, Strings):
-            return _numbers(_STRING_IID, self._strings.texts.numbers(column, UNKNOWN))
+            return _numbers(fields.STRING_IID, self._strings.texts.numbers(column, UNKNOWN))
         lowest = int(column.min())
         if lowest < 0:
-            return varints_or_text(_INT_VALUE, column, NULL, _STRING_VALUE, UNKNOWN)
-        return _numbers(_INT_VALUE, column)
+            return varints_or_text(fields.INT_VALUE, column, NULL, fields.STRING_VALUE, UNKNOWN)
+        return _numbers(fields.INT_VALUE, column)
 
     def _packet(self, time_ns: Ints, event: Pattern) -> Pattern:
         """One packet per row."""
-        head = varints(_TIMESTAMP, time_ns, TIME_WIDTH)
+        head = varints(fields.TIMESTAMP, time_ns, TIME_WIDTH)
         head += self._sequence + _NEEDS_STATE_FIELD
-        return (head + event.within(_TRACK_EVENT)).within(_PACKET)
+        return (head + event.within(fields.TRACK_EVENT)).within(fields.PACKET)
 
     def _interned(self) -> bytes:
         """Defines the strings used for the first time in the packets that follow."""
@@ -278,8 +268,8 @@ class GroupWriter:
             kind.fresh.clear()
         if not fresh:
             return b""
-        body = self._sequence + _NEEDS_STATE_FIELD + field(_INTERNED, fresh)
-        return field(_PACKET, body)
+        body = self._sequence + _NEEDS_STATE_FIELD + field(fields.INTERNED, fresh)
+        return field(fields.PACKET, body)
 
 
 def _numbers(number: int, values: Ints) -> Pattern:
@@ -289,15 +279,15 @@ def _numbers(number: int, values: Ints) -> Pattern:
 
 def _process(group: Group) -> bytes:
     assert group.pid is not None
-    about = field(_PID, group.pid) + field(_SORT_INDEX, group.order)
-    about += field(_PROCESS_NAME, group.name)
-    return about + b"".join(field(_LABELS, label) for label in group.labels)
+    about = field(fields.PID, group.pid) + field(fields.SORT_INDEX, group.order)
+    about += field(fields.PROCESS_NAME, group.name)
+    return about + b"".join(field(fields.LABELS, label) for label in group.labels)
 
 
 @lru_cache(4096)
 def _of_track(uuid: int) -> bytes:
     """The field with an event's track."""
-    return field(_TRACK, uuid)
+    return field(fields.TRACK, uuid)
 
 
 @lru_cache(4096)

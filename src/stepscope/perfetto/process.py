@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from stepscope.perfetto.packets import GroupWriter
 from stepscope.perfetto.slices import Group
-from stepscope.perfetto.tracks import counters, rank_tracks, stack_tracks
+from stepscope.perfetto.tracks import COUNTERS, counters, rank_tracks, stack_tracks
 from stepscope.window import Table
 
 OF_NO_RANK, _FIRST_RANK = 1, 2
@@ -35,9 +35,9 @@ def rank_packets(
         yield from writer.track(track)
     for track in stack_tracks(tables):
         yield from writer.nested(track)
-    yield from writer.counters("counters", counters(tables.get("hardware")))
+    yield from writer.counters(COUNTERS, counters(tables.get("hardware")))
 
 
 def host_packets(writer: GroupWriter, tables: Mapping[str, Table]) -> Iterator[bytes]:
     """The packets of one host's counters."""
-    yield from writer.counters("counters", counters(tables.get("hardware")))
+    yield from writer.counters(COUNTERS, counters(tables.get("hardware")))

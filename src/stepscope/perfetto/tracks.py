@@ -19,6 +19,12 @@ from stepscope.perfetto.stacks import nested
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 
 MAIN_THREAD = "MainThread"
+PHASE_DETAILS = ("step", "microbatch", "wait_ns", "cpu_ns", "waits", "host_start_ns")
+STEPS, PHASES, PAUSES, STREAM, UNKNOWN_STREAM, OPERATORS, STACK_OF, COUNTERS = (
+    "Steps", "Phases", "pauses", "stream ", "unknown stream", "operators", "stack of ", "counters"
+)  # fmt: skip
+"""Names of tracks, or how they begin."""
+OF_THREAD, UNKNOWN_THREAD = " of thread ", "unknown thread"
 _ARROW = "arrow"
 MOST_COUNTERS = 64
 """Most counters of one process; a host of 256 CPUs has as many for these alone."""
@@ -34,26 +40,25 @@ _UNITS = (
 def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
     """The tracks of one rank's rows, without stacks and counters."""
     if (steps := _drawn(tables, "steps", "step")) is not None:
-        yield Track("Steps", _intervals(steps, _step_names(steps.ints("step"))))
+        yield Track(STEPS, _intervals(steps, _step_names(steps.ints("step")), "host_ns"))
     if (phases := _drawn(tables, "phases", "phase")) is not None:
-        details = ("step", "microbatch", "wait_ns", "cpu_ns")
-        yield Track("Phases", _intervals(phases, phases.strings("phase"), *details))
+        yield Track(PHASES, _intervals(phases, phases.strings("phase"), *PHASE_DETAILS))
     if (pauses := _drawn(tables, "pauses", "kind")) is not None:
-        yield Track("pauses", _intervals(pauses, pauses.strings("kind"), "step"))
+        yield Track(PAUSES, _intervals(pauses, pauses.strings("kind"), "step"))
     comm = tables.get("comm_ops")
     if comm is not None and comm.has("group", "op", "seq", "enqueue_ns"):
         yield from communication(comm, until_ns)
     if (kernels := _drawn(tables, "kernels", "kernel", "stream")) is not None:
         kernels = _with_arrows(kernels)
         for stream, rows in split(kernels, kernels.ints("stream")):
-            name = "unknown stream" if stream == NULL else f"stream {stream}"
+            name = UNKNOWN_STREAM if stream == NULL else f"{STREAM}{stream}"
             yield Track(name, _kernels(rows))
         if kernels.has("enqueue_ns"):
             yield Track("launches", _launches(kernels))
     if (operators := _drawn(tables, "host_ops", "name", "thread")) is not None:
         for thread, rows in split(operators, operators.ints("thread")):
             slices = _intervals(rows, rows.strings("name"), "step")
-            yield Track(f"operators of thread {thread}" if thread >= 0 else "operators", slices)
+            yield Track(f"{OPERATORS}{OF_THREAD}{thread}" if thread >= 0 else OPERATORS, slices)
 
 
 def stack_tracks(tables: Mapping[str, Table]) -> Iterator[Track]:
@@ -66,8 +71,8 @@ def stack_tracks(tables: Mapping[str, Table]) -> Iterator[Track]:
     if main.any():
         stacks, threads = stacks.take(main), threads.take(main)
     for code, rows in split(stacks, threads.codes.astype(np.int64)):
-        name = threads.values[code] if code >= 0 else "unknown thread"
-        yield Track(f"stack of {name}", nested(rows))
+        name = threads.values[code] if code >= 0 else UNKNOWN_THREAD
+        yield Track(f"{STACK_OF}{name}", nested(rows))
 
 
 def counters(hardware: Table | None) -> Iterator[Counter]:

@@ -7,22 +7,19 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from stepscope.errors import FormatError
 from stepscope.store.raw import numbers
-from stepscope.trace import Job
+from stepscope.trace.parsing import MOST_RANKS
 
-MOST_RANKS = 1 << 18
-"""More than twice the largest training jobs that were published (100,000 GPUs)."""
 MOST_JOB_BYTES = 1 << 26
 """A description of so many ranks in nine groups each, one number per line, takes 30 MB."""
 MOST_ROWS_PER_BYTE, ROWS_IN_ANY_FILE = 64, 1 << 20
 """Columns of one value take next to nothing per row; ours take at least half a byte (measured)."""
-_MOST_INT64 = (1 << 63) - 1
 
 
 def within(rows: pa.Table) -> tuple[pa.Table, int]:
@@ -53,29 +50,3 @@ def check_row_groups(declared: int, groups: Sequence[int]) -> None:
     """
     if min(groups, default=0) < 0 or sum(groups) != declared:
         raise FormatError(f"declares {declared} rows, but its row groups {sum(groups)}")
-
-
-def check_job(job: Job) -> Job:
-    """The job itself.
-
-    Raises:
-        FormatError: it has more ranks than any job, or impossible numbers.
-    """
-    _check("world_size", (job.world_size,), MOST_RANKS)
-    _check("ranks of hosts", (rank for host in job.hosts for rank in host.ranks))
-    _check("ranks of groups", (rank for group in job.groups for rank in group.ranks))
-    _check("recorded_ranks", job.recorded_ranks or ())
-    _check("parallelism", job.parallelism.values(), MOST_RANKS)
-    _check("observed_until_ns", (job.observed_until_ns or 0,), _MOST_INT64)
-    if job.schedule is not None:
-        sizes = (job.schedule.microbatches, job.schedule.virtual_stages)
-        _check("schedule", sizes, MOST_RANKS)
-    if job.fabric is not None:
-        _check("tiers of switches", (switch.tier for switch in job.fabric.switches))
-    return job
-
-
-def _check(what: str, numbers: Iterable[int], most: int = MOST_RANKS - 1) -> None:
-    for number in numbers:
-        if not 0 <= number <= most:
-            raise FormatError(f"has {number} among {what}; possible are 0 to {most}")

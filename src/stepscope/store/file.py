@@ -9,12 +9,12 @@ import pyarrow as pa
 from stepscope.errors import FormatError
 from stepscope.store import bounds
 from stepscope.store.decode import approximate_rows
-from stepscope.store.fragments import parse_job
 from stepscope.store.history import Beginning
 from stepscope.store.layout import is_merged
 from stepscope.store.location import Entry, Location
 from stepscope.store.merged import WHOLE, Claims, Share, claims_in, counting_rows
 from stepscope.trace import TABLES, Job
+from stepscope.trace.parsing import parse_job
 
 
 @dataclass(eq=False)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import FormatError
-from stepscope.store.bounds import check_job
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, fragment_path
 from stepscope.store.location import Entry, Location
 from stepscope.store.topology import merge_jobs
 from stepscope.trace import Job
+from stepscope.trace.parsing import parse_job
 
 _ROUNDS = 5
 _THREADS = 8
@@ -65,17 +65,3 @@ def _fragment(location: Location, entry: Entry) -> Job | None:
 
 def job_bytes(job: Job) -> bytes:
     return (json.dumps(job.to_json(), indent=1) + "\n").encode()
-
-
-def parse_job(data: bytes) -> Job:
-    """Reads job.json or a fragment.
-
-    Raises:
-        FormatError: it is not JSON, or a required key is missing or of the wrong kind.
-    """
-    try:
-        return check_job(Job.from_json(json.loads(data)))
-    except KeyError as cause:
-        raise FormatError(f"lacks the key {cause}") from None
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
-        raise FormatError(f"is not a job description ({str(cause)[:200]})") from None

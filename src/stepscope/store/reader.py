@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.store.assemble import assembled
-from stepscope.store.bounds import MOST_RANKS
 from stepscope.store.file import StoredFile, read_file
 from stepscope.store.history import History, beginning, gained_until_s, needed_since_s
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, is_growing, is_merged
@@ -22,6 +21,7 @@ from stepscope.store.merged import shares
 from stepscope.store.source import open_job
 from stepscope.store.topology import merge_jobs
 from stepscope.trace import TABLES, Job
+from stepscope.trace.parsing import MOST_RANKS
 from stepscope.window import Table, Window
 
 # Enough to hide the latency of an object store. Only fetching is parallel: decoding in eight

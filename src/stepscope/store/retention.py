@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from stepscope.errors import FormatError
 from stepscope.store.compact import QUIET_S, listed
-from stepscope.store.fragments import parse_job
 from stepscope.store.layout import (
     TRACES,
     added_until_s,
@@ -25,6 +24,7 @@ from stepscope.store.layout import (
 )
 from stepscope.store.location import Entry, Location
 from stepscope.trace import TABLES
+from stepscope.trace.parsing import parse_job
 
 _THREADS = 8
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope._native import Scanner
-from stepscope.formats.kineto.contents import Contents
+from stepscope.formats.contents import Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.recording import scanner
 

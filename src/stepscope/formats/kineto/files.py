@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.errors import SourceError
-from stepscope.formats.kineto.contents import Contents
+from stepscope.formats.contents import Contents
 from stepscope.formats.walking import files_below, has_contents
 
 _LOOK_BYTES = 1 << 16

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from stepscope.errors import FormatError
+from stepscope.formats.contents import Advance, Contents
 from stepscope.formats.kineto.calls import Group, whole
 from stepscope.formats.kineto.comm import communication
 from stepscope.formats.kineto.compiled import Scanner
 from stepscope.formats.kineto.computing import computing, in_progress
-from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
 from stepscope.formats.kineto.launches import Launched, began, launched

@@ -1,4 +1,4 @@
-"""Writes a whole trace: the verdicts, then all data of each rank, then the hosts."""
+"""Writes a whole trace: the job, the verdicts, then all data of each rank, then the hosts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.diagnose.shown import ClockFit
+from stepscope.perfetto.description import description_packet
 from stepscope.perfetto.packets import GroupWriter, clock_packet
 from stepscope.perfetto.process import (
     OF_NO_RANK,
@@ -60,6 +61,7 @@ def _ends(table: Table) -> Ints:
 def draw(scene: Scene, write: Callable[[bytes], object], drawn: Callable[[int], object]) -> int:
     """Writes the trace in pieces; calls `drawn` after each rank. Returns the number of slices."""
     write(clock_packet())
+    write(description_packet(scene.window.job, OF_NO_RANK))
     slices = _draw(_verdict_group(scene), write)
     for rank, tables in per_rank(scene.window, scene.ranks):
         slices += _draw(_rank_group(scene, rank, tables), write)

@@ -1,0 +1,57 @@
+"""Columns of tables from the rows of tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from stepscope.window import NULL, Column, Ints, Strings, Table
+
+
+def by_name(names: Strings, read: Callable[[str], int], unnamed: int = NULL) -> Ints:
+    """A number for each row, read from its name."""
+    found = np.array([*map(read, names.values), unnamed], np.int64)
+    return found[names.codes]
+
+
+def renamed(names: Strings, read: Callable[[str], str]) -> Strings:
+    """The text that is read from each row's name."""
+    texts = tuple(map(read, names.values))
+    values = tuple(dict.fromkeys(texts))
+    place = {text: at for at, text in enumerate(values)}
+    codes = np.array([*(place[text] for text in texts), -1], np.int32)
+    return Strings(codes[names.codes], values)
+
+
+def table(rank: int, rows: Table, columns: Mapping[str, Column], *details: str) -> Table:
+    """A rank's rows: these columns, and those of the details that were recorded."""
+    found: dict[str, Column] = {"rank": np.full(len(rows), rank), **columns}
+    return Table(found | {name: rows.ints(name) for name in details if rows.has(name)})
+
+
+def durations(rows: Table) -> dict[str, Column]:
+    begin = rows.ints("begin_ns")
+    return {"start_ns": begin, "duration_ns": rows.ints("end_ns") - begin}
+
+
+def together(tables: Sequence[Table]) -> Table:
+    """Concatenates tables; a column that one of them lacks is null there."""
+    names = dict.fromkeys(name for one in tables for name in one.columns)
+    return Table({name: _joined([_column(one, name, tables) for one in tables]) for name in names})
+
+
+def _column(table: Table, name: str, tables: Sequence[Table]) -> Column:
+    if table.has(name):
+        return table.columns[name]
+    like = next(one.columns[name] for one in tables if one.has(name))
+    if isinstance(like, Strings):
+        return Strings(np.full(len(table), -1, np.int32), ())
+    return np.full(len(table), NULL)
+
+
+def _joined(parts: Sequence[Column]) -> Column:
+    words = [part for part in parts if isinstance(part, Strings)]
+    if words:
+        return Strings.joined(words)
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
