@@ -18,7 +18,7 @@ from stepscope.window import NULL, Ints, Table, Window
 
 from .jobs import MS, START, Fault, a_job, put, without
 
-TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns")
+TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "host_start_ns")
 HOSTS = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))
 
 
@@ -65,6 +65,19 @@ def few_shared(apart_ns: int) -> Window:
     comm = comm.take(comm.ints("seq") < 2)
     late = (comm.ints("seq") == 1) & (comm.ints("rank") > 1)
     return put(job, comm_ops=comm.with_column("end_ns", comm.ints("end_ns") + late * apart_ns))
+
+
+def test_when_hosts_began_phases_is_on_the_same_clock() -> None:
+    job = two_hosts(a_job(steps=40))
+    phases = job.tables["phases"]
+    on_device = np.arange(len(phases)) % 2 == 0
+    began = np.where(on_device, phases.ints("start_ns") - MS, NULL)
+    job = put(job, phases=phases.with_column("host_start_ns", began))
+    window, _, _ = align(shifted(job, (2, 3), 5 * MS))
+    moved = window.tables["phases"]
+    known = moved.ints("host_start_ns") != NULL
+    ahead = (moved.ints("start_ns") - moved.ints("host_start_ns"))[known]
+    assert known.any() and (ahead == MS).all()
 
 
 def test_two_collectives_are_enough_if_they_agree() -> None:

@@ -20,7 +20,7 @@ from stepscope.diagnose.prepare.shared_names import with_own_names
 from stepscope.diagnose.prepare.unnumbered import has_groups, with_numbers
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
-TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
+TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns", "host_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
 UNKNOWN_STEP = -1
 REQUIRED = {

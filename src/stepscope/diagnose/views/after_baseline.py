@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.views.some_steps import in_columns
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.trace import Job
@@ -34,7 +35,6 @@ COMPARED = (
     "steps", "phases", "kernels", "kernel_summaries", "comm_ops", "transfers", "stacks", "hardware",
     "losses", "host_ops", "pauses",
 )  # fmt: skip
-TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns", "host_start_ns")
 NUMBERS = ("seq", "match")
 """What pairs operators with each other."""
 
