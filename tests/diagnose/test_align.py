@@ -77,7 +77,7 @@ def test_when_hosts_began_phases_is_on_the_same_clock() -> None:
     moved = window.tables["phases"]
     known = moved.ints("host_start_ns") != NULL
     ahead = (moved.ints("start_ns") - moved.ints("host_start_ns"))[known]
-    assert known.any() and (ahead == MS).all()
+    assert known.any() and (np.abs(ahead - MS) <= 1).all()  # rounded each by itself
 
 
 def test_two_collectives_are_enough_if_they_agree() -> None:
