@@ -29,6 +29,7 @@ from stepscope.window.table import (
     joined,
     known_steps,
     taken,
+    unknown,
 )
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "stable_order",
     "taken",
     "union",
+    "unknown",
 ]

@@ -244,6 +244,15 @@ def joined(tables: Sequence[Table]) -> Table:
     return Table({name: _joined([table.columns[name] for table in tables]) for name in names})
 
 
+def unknown(like: Column, rows: int) -> Column:
+    """As many unknown values, as a column of the same kind."""
+    if isinstance(like, Strings):
+        return Strings(np.full(rows, -1, np.int32), ())
+    if like.dtype.kind == "f":
+        return np.full(rows, np.nan)
+    return np.zeros(rows, np.bool_) if like.dtype.kind == "b" else np.full(rows, NULL)
+
+
 def _joined(parts: Sequence[Column]) -> Column:
     words = [part for part in parts if isinstance(part, Strings)]
     if words:

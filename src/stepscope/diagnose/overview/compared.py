@@ -14,8 +14,8 @@ from stepscope.diagnose.views.timeline import timeline
 from stepscope.window import Floats, Window
 
 LEAST = 0.005
-"""Changes below this part of a step are not listed: half of the smallest rise that is looked for.
-Our choice."""
+"""Changes below this part of a step are not listed: a quarter of the smallest rise that is looked
+for (`step_time.SLIGHT_RISE`). Our choice."""
 MOST = 12
 """Changes that are listed. Our choice."""
 REST = "waiting and communication"

@@ -27,6 +27,7 @@ from stepscope.window import (
     Window,
     joined,
     known_steps,
+    unknown,
 )
 
 LAST = -2
@@ -136,9 +137,4 @@ def _like(table: Table, name: str, column: Column) -> Column:
     found = table.columns.get(name)
     if found is not None and isinstance(found, Strings) == isinstance(column, Strings):
         return found
-    rows = len(table)
-    if isinstance(column, Strings):
-        return Strings(np.full(rows, -1, np.int32), ())
-    if column.dtype.kind == "f":
-        return np.full(rows, np.nan)
-    return np.zeros(rows, np.bool_) if column.dtype.kind == "b" else np.full(rows, NULL)
+    return unknown(column, len(table))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.window import NULL, Column, Ints, Strings, Table
+from stepscope.window import NULL, Column, Ints, Strings, Table, joined, unknown
 
 
 def by_name(names: Strings, read: Callable[[str], int], unnamed: int = NULL) -> Ints:
@@ -37,21 +37,6 @@ def durations(rows: Table) -> dict[str, Column]:
 
 def together(tables: Sequence[Table]) -> Table:
     """Concatenates tables; a column that one of them lacks is null there."""
-    names = dict.fromkeys(name for one in tables for name in one.columns)
-    return Table({name: _joined([_column(one, name, tables) for one in tables]) for name in names})
-
-
-def _column(table: Table, name: str, tables: Sequence[Table]) -> Column:
-    if table.has(name):
-        return table.columns[name]
-    like = next(one.columns[name] for one in tables if one.has(name))
-    if isinstance(like, Strings):
-        return Strings(np.full(len(table), -1, np.int32), ())
-    return np.full(len(table), NULL)
-
-
-def _joined(parts: Sequence[Column]) -> Column:
-    words = [part for part in parts if isinstance(part, Strings)]
-    if words:
-        return Strings.joined(words)
-    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
+    like = {name: column for one in tables for name, column in one.columns.items()}
+    return joined([Table({name: one.columns[name] if one.has(name) else unknown(column, len(one))
+                          for name, column in like.items()}) for one in tables])  # fmt: skip
