@@ -102,9 +102,9 @@ class Baseline:
         return in_steps(window, self.steps)
 
     def _checked(self, healthy: Window) -> Window:
-        from stepscope.diagnose.views.after_baseline import WarmedUp
+        from stepscope.diagnose.views.timeline import timeline
 
-        if not len(WarmedUp.of(healthy).line.steps):
+        if not timeline(healthy).steps.size:
             raise SourceError(f"--baseline {self.source} has no steps to compare with")
         return healthy
 

@@ -110,11 +110,11 @@ class Watch:
         from stepscope.diagnose.run import diagnose
         from stepscope.diagnose.settings import Settings
 
-        window, settings = self._read(), settings or Settings()
-        if baseline is not None:
-            window, healthy = baseline.beside(window, self.source)
-            settings = replace(settings, baseline=healthy)
-        return self._with_unread(diagnose(window, settings, in_place=baseline is None))
+        settings = settings or Settings()
+        if baseline is None:
+            return self._with_unread(diagnose(self._read(), settings, in_place=True))
+        window, healthy = baseline.beside(self._read(), self.source)
+        return self._with_unread(diagnose(window, replace(settings, baseline=healthy)))
 
     def _with_unread(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis, which also says what of the source was not read."""

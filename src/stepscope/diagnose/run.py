@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,34 +61,57 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     Args:
         in_place: its columns may be overwritten, so that it cannot be used any more.
     """
+    given = _prepared(window, settings, in_place)
+    del window  # nobody else may hold it, and it is as large as what was made of it
+    found = _diagnose(given, settings)
     if settings.baseline is None:
-        return _diagnose(window, settings, in_place)
-    found = _diagnose(window, settings, False)
-    return with_those_alone(found, _diagnose(window, replace(settings, baseline=None), in_place))
+        return found
+    return with_those_alone(found, _diagnose(given, replace(settings, baseline=None)))
 
 
-def _diagnose(window: Window, settings: Settings, in_place: bool) -> Diagnosis:
-    """Of the job alone, or of the job and the healthy steps before it as if they were one."""
-    window, clocks, unread = _prepared(window, in_place)
+@dataclass(frozen=True)
+class _Prepared:
+    """A job on one clock, and what was left out of it."""
+
+    window: Window
+    job: Observed
+    """Without profiled steps."""
+    clocks: tuple[ClockFit, ...]
+    unread: tuple[Skipped, ...]
+    profiled: tuple[Skipped, ...]
+    is_log: bool
+    """Whether only calls were recorded."""
+
+
+def _prepared(window: Window, settings: Settings, in_place: bool = False) -> _Prepared:
+    window, dropped = clean(window)
+    window, clocks, unaligned = align(device_steps(window), in_place)
+    window, unread = by_rank(window), (*dropped, *unaligned)
     unprofiled, profiled = without_profiled(window)
-    is_log = blocking_calls.is_log(unread)
-    job = after = Observed(unprofiled, settings.expected, not is_log)
+    is_log = blocking_calls.is_log(dropped)
+    job = Observed(unprofiled, settings.expected, not is_log)
+    return _Prepared(window, job, clocks, unread, profiled, is_log)
+
+
+def _diagnose(given: _Prepared, settings: Settings) -> Diagnosis:
+    """Of the job alone, or of the job and the healthy steps before it as if they were one."""
+    window, clocks, job = given.window, given.clocks, given.job
+    unread, profiled = given.unread, given.profiled
+    after, healthy = job, None
     if settings.baseline is not None:
-        healthy = without_profiled(_prepared(settings.baseline)[0])[0]
-        after = replace(job, window=after_baseline(unprofiled, healthy))
+        healthy = _prepared(settings.baseline, settings).job.window
+        after = replace(job, window=after_baseline(job.window, healthy))
     methods = settings.methods
     found = Search(after.comparable, after, registry.chosen(methods),
                    registry.explanations(methods))  # fmt: skip
     if registry.are_published(found.detectors):
-        only = _as_published(found, settings)
-        return replace(only, steps=_steps(job), clocks=clocks,
-                       skipped=(*unread, *profiled, *only.skipped))  # fmt: skip
+        only = _as_published(found, job, settings)
+        return replace(only, clocks=clocks, skipped=(*unread, *profiled, *only.skipped))
     with_profiled = Observed(window).comparable if profiled else None
     found.look_for_hangs(with_profiled or (found.job if after is job else job.comparable))
     found.look_for_slowness()
-    found.keep_to_job()
     times, series = rank_times(job), _series_of(job.line.steps, job.line.job_period_ns)
-    if is_log:
+    if given.is_log:
         found.blamed = as_suspects_of_calls(after, found.blamed)
     verdicts = _verdicts(after, found, series, len(window.ranks))
     absent = unrecorded(job)
@@ -106,7 +129,6 @@ def _diagnose(window: Window, settings: Settings, in_place: bool) -> Diagnosis:
     return replace(
         _outline(window, found, settings, series, verdicts),
         state="unknown" if unaccounted else state,
-        steps=_steps(job),
         clocks=clocks,
         skipped=(*unread, *profiled, *not_recorded(window), *_skipped(job, found)),
         rank_phases=tuple(rank_phases(job)),
@@ -119,17 +141,8 @@ def _diagnose(window: Window, settings: Settings, in_place: bool) -> Diagnosis:
         ledger=known,
         unaccounted=unaccounted,
         unrecorded=absent,
-        compared=None if settings.baseline is None else compared(after, healthy),
+        compared=None if healthy is None else compared(after, healthy),
     )
-
-
-def _prepared(
-    window: Window, in_place: bool = False
-) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
-    """The window that is compared, on one clock, and what could not be read or aligned."""
-    window, dropped = clean(window)
-    window, clocks, unaligned = align(device_steps(window), in_place)
-    return by_rank(window), clocks, (*dropped, *unaligned)
 
 
 def _outline(
@@ -142,7 +155,7 @@ def _outline(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
         state=known_as.state,
-        steps=_steps(found.recorded),
+        steps=_steps(series),
         windows=known_as.windows(verdicts),
         verdicts=verdicts,
         series=series,
@@ -153,11 +166,11 @@ def _outline(
     )
 
 
-def _as_published(found: Search, settings: Settings) -> Diagnosis:
+def _as_published(found: Search, job: Observed, settings: Settings) -> Diagnosis:
     """What published forms find, with nothing of what is added to the verdicts of the default: an
     overview of ten thousand ranks takes longer than a search among them."""
     found.look_as_published()
-    job, window = found.recorded, found.recorded.window
+    after, window = found.recorded, job.window
     series = _series_of(job.line.steps, job.line.job_period_ns)
     verdicts = ranked([with_loss(verdict_of(window, one), len(window.ranks), series)
                        for one in found.blamed])  # fmt: skip
@@ -167,7 +180,7 @@ def _as_published(found: Search, settings: Settings) -> Diagnosis:
         outline,
         state="unknown" if is_healthy else outline.state,
         skipped=tuple(found.skipped),
-        candidates=considered(job, verdicts, found.let_go, settings.explain, False),
+        candidates=considered(after, verdicts, found.let_go, settings.explain, False),
         unaccounted=found.undecided if is_healthy else "",
     )
 
@@ -226,9 +239,8 @@ def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[i
     return frozenset(int(job.line.steps[column]) for column in at if column < len(job.line.steps))
 
 
-def _steps(job: Observed) -> Span | None:
-    steps = job.line.steps
-    return (int(steps[0]), int(steps[-1])) if len(steps) else None
+def _steps(series: StepSeries) -> Span | None:
+    return (series.steps[0], series.steps[-1]) if series.steps else None
 
 
 def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:

@@ -134,8 +134,9 @@ class Search:
         self._idle()
         self._unexplained()
         self.blamed = as_suspects(self.recorded, self.blamed)
+        self._keep_to_job()
 
-    def keep_to_job(self) -> None:
+    def _keep_to_job(self) -> None:
         """Lets go of what ended in the steps of a healthy job before this one."""
         line = self.job.line
         if line.first_own:
@@ -147,6 +148,7 @@ class Search:
         """Asks only methods that belong to no stage."""
         self._others()
         self.blamed = as_suspects(self.recorded, self.blamed)
+        self._keep_to_job()
 
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -42,7 +42,7 @@ class Contents:
                 zipped = file.read(2) == _GZIP
                 file.seek(0)
                 raw = iter(lambda: self._counted(file.read(_RAW_BYTES)), b"")
-                yield from _gathered(self._unzipped(raw) if zipped else raw)
+                yield from gathered(self._unzipped(raw) if zipped else raw)
         except OSError as cause:
             reason = cause.strerror or type(cause).__name__
             raise SourceError(f"cannot read {self._path}: {reason}") from None
@@ -70,14 +70,14 @@ class Contents:
             self.problem = "its gzip data is damaged"
 
 
-def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Joins small parts into pieces."""
+def gathered(parts: Iterable[bytes], least_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+    """Joins small parts into pieces of so many bytes, at least."""
     held: list[bytes] = []
     size = 0
     for part in parts:
         held.append(part)
         size += len(part)
-        if size >= PIECE_BYTES:
+        if size >= least_bytes:
             yield b"".join(held)
             held, size = [], 0
     if held:

@@ -17,6 +17,7 @@ from stepscope.window.numbering import (
 from stepscope.window.table import (
     NULL,
     PART,
+    UNKNOWN_STEP,
     Column,
     Floats,
     Ints,
@@ -35,6 +36,7 @@ from stepscope.window.table import (
 __all__ = [
     "NULL",
     "PART",
+    "UNKNOWN_STEP",
     "Column",
     "Floats",
     "Ints",

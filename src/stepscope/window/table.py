@@ -21,6 +21,9 @@ from stepscope.window.gathering import gathered
 NULL = np.iinfo(np.int64).min
 """Stands for null in integer columns."""
 
+UNKNOWN_STEP = -1
+"""The number of an unknown step; smaller ones are those of a baseline."""
+
 PART = 2**17
 """Rows of a part: a megabyte per column."""
 
@@ -113,8 +116,8 @@ Column = Ints | Floats | Mask | Strings
 
 
 def known_steps(steps: Ints) -> Mask:
-    """Which steps have a number: -1 is an unknown one, and smaller ones are those of a baseline."""
-    return np.asarray((steps != -1) & (steps != NULL))
+    """Which steps have a number."""
+    return np.asarray((steps != UNKNOWN_STEP) & (steps != NULL))
 
 
 def taken(column: Column, rows: Rows | slice) -> Column:

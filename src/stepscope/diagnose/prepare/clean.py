@@ -18,11 +18,10 @@ from stepscope.diagnose.prepare.repeats import with_repeats
 from stepscope.diagnose.prepare.rounds import with_rounds
 from stepscope.diagnose.prepare.shared_names import with_own_names
 from stepscope.diagnose.prepare.unnumbered import has_groups, with_numbers
-from stepscope.window import NULL, Ints, Mask, Table, Window
+from stepscope.window import NULL, UNKNOWN_STEP, Ints, Mask, Table, Window
 
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns", "host_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
-UNKNOWN_STEP = -1
 REQUIRED = {
     "steps": ("rank", "step", "start_ns", "duration_ns"),
     "phases": ("rank", "step", "phase", "start_ns", "duration_ns"),

@@ -21,6 +21,7 @@ from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.trace import Job
 from stepscope.window import (
     NULL,
+    UNKNOWN_STEP,
     Column,
     Strings,
     Table,
@@ -30,7 +31,7 @@ from stepscope.window import (
     unknown,
 )
 
-LAST = -2
+LAST = UNKNOWN_STEP - 1
 """The number of the healthy job's last step."""
 COMPARED = (
     "steps", "phases", "kernels", "kernel_summaries", "comm_ops", "transfers", "stacks", "hardware",
@@ -41,14 +42,14 @@ NUMBERS = ("seq", "match")
 
 
 @dataclass(frozen=True)
-class WarmedUp:
+class _WarmedUp:
     """A job without the steps in which it warms up."""
 
     window: Window
     line: Timeline
 
     @classmethod
-    def of(cls, window: Window) -> WarmedUp:
+    def of(cls, window: Window) -> _WarmedUp:
         line = timeline(window)
         if not 0 < line.warm_up < len(line.steps):
             return cls(window, line)
@@ -63,7 +64,7 @@ def after_baseline(window: Window, healthy: Window) -> Window:
         window: the job, on one clock.
         healthy: the other, on one clock of its own.
     """
-    job, before = WarmedUp.of(window), WarmedUp.of(healthy)
+    job, before = _WarmedUp.of(window), _WarmedUp.of(healthy)
     if not len(job.line.steps) or not len(before.line.steps):
         return window
     number = int(before.line.steps[-1]) - LAST

@@ -68,7 +68,7 @@ class Timeline:
         Steps that are faster than most later ones do not warm up, nor does anything after them,
         unless they become faster yet. A healthy job before this one has warmed up.
         """
-        if len(self.steps) and self.steps[0] < 0:
+        if self.first_own:
             return 0
         share = WARM_UP_SHARE
         if not self.is_trace and len(self.steps) and self.steps[0] < WARM_UP_STEPS:

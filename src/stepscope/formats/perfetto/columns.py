@@ -15,13 +15,10 @@ def by_name(names: Strings, read: Callable[[str], int], unnamed: int = NULL) -> 
     return found[names.codes]
 
 
-def renamed(names: Strings, read: Callable[[str], str]) -> Strings:
-    """The text that is read from each row's name."""
-    texts = tuple(map(read, names.values))
-    values = tuple(dict.fromkeys(texts))
-    place = {text: at for at, text in enumerate(values)}
-    codes = np.array([*(place[text] for text in texts), -1], np.int32)
-    return Strings(codes[names.codes], values)
+def same(text: str | None, count: int) -> Strings:
+    """A column with one text in all rows; None: null."""
+    values = () if text is None else (text,)
+    return Strings(np.full(count, len(values) - 1, np.int32), values)
 
 
 def table(rank: int, rows: Table, columns: Mapping[str, Column], *details: str) -> Table:

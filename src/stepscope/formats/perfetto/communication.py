@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.formats.perfetto.columns import by_name, table, together
+from stepscope.formats.perfetto.columns import by_name, same, table, together
 from stepscope.perfetto.communication import (
     END_UNKNOWN,
     ENDED,
@@ -38,7 +38,7 @@ def operators(rank: int, track: str, rows: Table) -> Table:
     name = rows.strings("name")
     group = named["group"]
     columns: dict[str, Column] = {
-        "group": rows.strings("group") if rows.has("group") else _same(
+        "group": rows.strings("group") if rows.has("group") else same(
             None if group == UNKNOWN_GROUP else group, len(rows)),
         "op": rows.strings("op") if rows.has("op") else name,
         "peer": by_name(name, lambda one: _peer(one, p2p), NO_PEER),
@@ -50,11 +50,6 @@ def operators(rank: int, track: str, rows: Table) -> Table:
     if found.has("enqueue_ns"):
         return found
     return found.with_column("enqueue_ns", np.full(len(rows), NULL))
-
-
-def _same(text: str | None, count: int) -> Strings:
-    values = () if text is None else (text,)
-    return Strings(np.full(count, len(values) - 1, np.int32), values)
 
 
 def _state(name: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stepscope.formats.perfetto.columns import by_name, durations, renamed, table
+from stepscope.formats.perfetto.columns import by_name, durations, same, table
 from stepscope.formats.perfetto.communication import TRACK, operators
 from stepscope.formats.perfetto.stacks import flattened
 from stepscope.formats.perfetto.tracks import Owner, Track
@@ -25,7 +25,7 @@ from stepscope.perfetto.tracks import (
     UNKNOWN_STREAM,
     UNKNOWN_THREAD,
 )
-from stepscope.window import NULL, Column, Ints, Strings, Table
+from stepscope.window import NULL, Column, Ints, Table
 
 _NUMBER = re.compile(r"-?\d{1,18}")
 _NO_THREAD = -1
@@ -125,10 +125,10 @@ def _host_operators(track: Track, thread: int) -> Table:
 
 def _counter(track: Track) -> Table:
     rows, owner = track.rows, track.owner
-    metric = renamed(Strings(np.zeros(len(rows), np.int32), (track.name,)), str)
-    known = owner.host is not None
-    host = Strings(np.full(len(rows), 0 if known else -1, np.int32), (owner.host or "",) * known)
-    return table(owner.rank, rows, {
-        "host": host, "metric": metric, "ts_ns": rows.ints("begin_ns"),
+    columns: dict[str, Column] = {
+        "host": same(owner.host, len(rows)),
+        "metric": same(track.name, len(rows)),
+        "ts_ns": rows.ints("begin_ns"),
         "value": rows.floats("value"),
-    })  # fmt: skip
+    }
+    return table(owner.rank, rows, columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.formats.perfetto.columns import same
 from stepscope.perfetto.stacks import DEEPEST
 from stepscope.window import Strings, Table
 
@@ -72,10 +73,9 @@ def flattened(rank: int, thread: str | None, slices: Table) -> Table:
         last_ns = max(last_ns, end_ns)
     stretches.until(last_ns)
     begin, end = np.array(stretches.begin, np.int64), np.array(stretches.end, np.int64)
-    threads = (thread,) if thread is not None else ()
     return Table({
         "rank": np.full(begin.size, rank),
-        "thread": Strings(np.full(begin.size, len(threads) - 1, np.int32), threads),
+        "thread": same(thread, begin.size),
         "start_ns": begin,
         "duration_ns": end - begin,
         "frames": stretches.stacks(),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.errors import FormatError, SourceError
-from stepscope.formats.contents import Advance, Contents
+from stepscope.formats.contents import Advance, Contents, gathered
 from stepscope.formats.limits import MOST_RANKS, MOST_STRINGS, MOST_TRACKS
 from stepscope.formats.perfetto.gathered import Description, Gathered, Interned
 from stepscope.formats.perfetto.messages import Field, fields_of, text_of
@@ -31,7 +30,7 @@ def read_file(path: Path, file: int, into: Gathered, advance: Advance) -> list[s
     problems: list[str] = []
     data = b""
     try:
-        for piece in _large(contents):
+        for piece in gathered(contents, _PIECE_BYTES):
             into.count_bytes(len(piece))
             data = data[reader.read(data) :] + piece if data else piece
         left = len(data) - reader.read(data)
@@ -44,19 +43,6 @@ def read_file(path: Path, file: int, into: Gathered, advance: Advance) -> list[s
     if reader.unread:
         problems.append(f"{reader.unread} packets that stepscope does not write are left out")
     return problems
-
-
-def _large(contents: Contents) -> Iterator[bytes]:
-    """The contents in pieces of `_PIECE_BYTES`."""
-    held: list[bytes] = []
-    size = 0
-    for piece in contents:
-        held.append(piece)
-        size += len(piece)
-        if size >= _PIECE_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
 
 
 class _Reader:

@@ -196,9 +196,7 @@ def sudden(
     if not either <= split <= series.size - either:
         return None
     before, after = logs[:split], logs[split:]
-    rise = stats.median(after) - stats.median(before)
-    left = np.concatenate((before - stats.median(before), after - stats.median(after)))
-    scatter = max(stats.sigma(left), stats.NOISE_FLOOR)
+    rise, scatter = _rise(before, after)
     known = int(stats.MAD_EFFICIENCY * series.size)
     needed = max(SUDDEN, stats.threshold(BRIEF_ALARMS, series.size, known))
     if rise < max(math.log(LEAST_RISE), needed * scatter):
@@ -219,9 +217,7 @@ def between_jobs(series: Floats, split: int) -> StepChange | None:
     before, after = np.log(np.maximum(series[:split], 1.0)), np.log(np.maximum(series[split:], 1.0))
     if min(before.size, after.size) < LEAST_EITHER:
         return None
-    rise = stats.median(after) - stats.median(before)
-    left = np.concatenate((before - stats.median(before), after - stats.median(after)))
-    scatter = max(stats.sigma(left), stats.NOISE_FLOOR)
+    rise, scatter = _rise(before, after)
     needed = SUDDEN if series.size < BRIEF_JOBS else BETWEEN_JOBS
     if rise < max(math.log(LEAST_RISE), needed * scatter):
         return None
@@ -229,6 +225,13 @@ def between_jobs(series: Floats, split: int) -> StepChange | None:
         return None
     before_ns, after_ns = stats.median(series[:split]), stats.median(series[split:])
     return StepChange(split, after_ns / before_ns, before_ns, after_ns, rise / scatter)
+
+
+def _rise(before: Floats, after: Floats) -> tuple[float, float]:
+    """The rise of the median, and the standard deviation of single steps on either side."""
+    middle, later = stats.median(before), stats.median(after)
+    left = np.concatenate((before - middle, after - later))
+    return later - middle, max(stats.sigma(left), stats.NOISE_FLOOR)
 
 
 def _significant(series: Floats, least: float, limit: float, brief: bool) -> StepChange | None:
