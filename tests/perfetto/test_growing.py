@@ -19,7 +19,7 @@ from stepscope.store.buffer import Loss
 from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles, whole_members
 from stepscope.trace import Host, Job
-from stepscope.window import Strings
+from stepscope.window import NULL, Strings
 
 from .shown import brief, shown
 
@@ -53,9 +53,9 @@ def phase(rank: int, at: int, took: int, name: str = "optimizer") -> Rows:
 class Recorder:
     """A job's traces in a folder, on a made-up clock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "host-0") -> None:
         self.folder = folder
-        self.traces = JobTraces(TraceFiles(Location.parse(str(folder))), "host-0")
+        self.traces = JobTraces(TraceFiles(Location.parse(str(folder))), host)
         self.traces.job = JOB
 
     def tell(self, at_s: float, *rows: Rows, table: str = "kernels") -> None:
@@ -188,6 +188,21 @@ def test_stacks_and_counters_come_too(recorder: Recorder, perfetto: TraceProcess
     assert value == {"value": 1.5}
     perfetto.load(recorder.files("host=host-0")[0].read_bytes())
     assert perfetto.query("select value from counter") == [{"value": 4.0}]
+
+
+def test_an_operator_that_did_not_end_lasts_as_long_as_the_job(
+    recorder: Recorder, perfetto: TraceProcessor
+) -> None:
+    outstanding = {"rank": [3], "step": [7], "group": ["tp-0"], "op": ["AllReduce"], "seq": [9],
+                   "bytes": [64], "enqueue_ns": [T0 + 5], "start_ns": [T0 + 5],
+                   "end_ns": [NULL]}  # fmt: skip
+    recorder.traces.outstanding = outstanding
+    recorder.tell(5, phase(3, 10, 30), table="phases")
+    recorder.traces.close(T0 + 90 * S)  # the processor lives longer than the job
+    rows = shown(perfetto, recorder.files()[0].read_bytes(), T0)
+    assert brief(rows, "track", "name", "at", "dur") == [
+        ("Phases", "optimizer", 10, 30), ("collectives tp-0", "AllReduce (never ended)", 5, 35)
+    ]  # fmt: skip
 
 
 def test_rows_lie_in_the_minute_in_which_they_began(recorder: Recorder) -> None:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.store import JobReader, JobWriter, Location, merge_jobs
+from stepscope.store import JobReader, JobWriter, Location
 from stepscope.store.fragments import rebuild
 from stepscope.trace import Fabric, Host, Job, ProcessGroup, Schedule, Switch
+from stepscope.trace.merging import merge_jobs
 
 
 def fragment(number: int, **more: object) -> Job:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from stepscope.store.layout import job_location
     from stepscope.store.location import Location
     from stepscope.store.reader import JobReader
-    from stepscope.store.topology import merge_jobs
     from stepscope.store.writer import FlushStatus, JobWriter
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "Location",
     "Rows",
     "job_location",
-    "merge_jobs",
 ]
 
 _HOMES = {
@@ -35,7 +33,6 @@ _HOMES = {
     "Location": "location",
     "Rows": "encode",
     "job_location": "layout",
-    "merge_jobs": "topology",
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from stepscope.errors import FormatError
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, fragment_path
 from stepscope.store.location import Entry, Location
-from stepscope.store.topology import merge_jobs
 from stepscope.trace import Job
+from stepscope.trace.merging import merge_jobs
 from stepscope.trace.parsing import parse_job
 
 _ROUNDS = 5

@@ -19,8 +19,8 @@ from stepscope.store.listing import list_table
 from stepscope.store.location import Entry, Location
 from stepscope.store.merged import shares
 from stepscope.store.source import open_job
-from stepscope.store.topology import merge_jobs
 from stepscope.trace import TABLES, Job
+from stepscope.trace.merging import merge_jobs
 from stepscope.trace.parsing import MOST_RANKS
 from stepscope.window import Table, Window
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from stepscope.formats import perfetto
 from stepscope.perfetto.members import packed
 from stepscope.perfetto.packets import clock_packet
 from stepscope.perfetto.protobuf import field
-from stepscope.trace import Host, Job
-from stepscope.window import Window
+from stepscope.trace import Fabric, Host, Job, ProcessGroup, Switch
+from stepscope.window import NULL, Window
 from tests.diagnose.jobs import a_table
 from tests.perfetto.test_growing import T0, Recorder, S, kernels, phase
 
@@ -50,12 +51,43 @@ def test_a_folder_of_a_rank_per_folder(job: Path) -> None:
     window = reading.window
     assert window.job.job_id == "JOB"
     assert window.job.hosts == (Host("host-0", (3, 4)),)
-    assert (window.job.world_size, window.job.recorded_ranks) == (5, (3, 4))
+    assert (window.job.world_size, window.job.recorded_ranks) == (16, (3, 4))
     found = of_kernels(window)
     assert len(found) == 505
     assert found[0] == (3, "flash", T0 + S, 9)
     assert rows(window.tables["phases"], "rank", "phase", "start_ns") == [(3, "optimizer", T0 + 10)]
     assert rows(window.tables["hardware"], "rank", "host", "value") == [(-1, "host-0", 0.5)]
+
+
+def test_what_each_host_knows_of_the_job_is_joined(tmp_path: Path) -> None:
+    leaf = Fabric((Switch("leaf-0", 0, ("host-0/nic-0",)),))
+    for number in range(2):
+        recorder = Recorder(tmp_path, f"host-{number}")
+        group = ProcessGroup(f"tp-{number}", "tp", (2 * number, 2 * number + 1))
+        host = Host(f"host-{number}", group.ranks)
+        recorder.traces.job = Job("job", 4, (host,), groups=(group,))
+        recorder.tell(5, kernels(2 * number, (10, 30)))
+        recorder.traces.job = replace(recorder.traces.job, fabric=None if number else leaf)
+        recorder.tell(70, kernels(2 * number + 1, (61 * S, 30)))
+    job = perfetto.read(tmp_path / "traces").window.job
+    assert job.hosts == (Host("host-0", (0, 1)), Host("host-1", (2, 3)))
+    assert [group.id for group in job.groups] == ["tp-0", "tp-1"]
+    assert job.fabric == leaf
+
+
+def test_operators_that_are_outstanding_at_the_end_of_the_job(job: Path) -> None:
+    recorder = Recorder(job)
+    recorder.tell(80, phase(3, 78 * S, 5))
+    recorder.traces.outstanding = {
+        "rank": [4], "step": [7], "group": ["tp-0"], "op": ["AllReduce"], "seq": [9], "peer": [-1],
+        "bytes": [64], "enqueue_ns": [T0 + 77 * S], "start_ns": [T0 + 77 * S], "end_ns": [NULL],
+        "state": ["started"],
+    }  # fmt: skip
+    recorder.traces.close(T0 + 500 * S)
+    operators = perfetto.read(job / "traces").window.tables["comm_ops"]
+    assert rows(operators, "rank", "op", "seq", "end_ns", "state") == [
+        (4, "AllReduce", 9, NULL, "started")
+    ]
 
 
 def test_a_copy_a_flat_folder_and_one_file(job: Path, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ TEXTS = frozenset(("op", "group"))
 NO_TEXT = -1
 """The number of a text that stands for null."""
 _NULL_TEXTS = (NAMELESS, UNKNOWN)
-MOST_JOBS = 8
-"""Different descriptions that are kept: two of a job differ if it grew, or was read in parts."""
+MOST_DESCRIPTIONS = 1 << 14
+"""Different descriptions that are kept: each host writes one, and another if it learns more."""
 _TOGETHER = 64
 """Batches that are joined as soon as a track has so many: small ones take more than their rows."""
 
@@ -142,8 +142,8 @@ class Gathered:
             raise SourceError(f"the traces have more than {MOST_TRACKS} tracks")
 
     def describe_job(self, text: str) -> None:
-        """Adds a description of the job; each file has one, and they are mostly equal."""
-        if len(self.jobs) < MOST_JOBS:
+        """Adds a description of the job."""
+        if len(self.jobs) < MOST_DESCRIPTIONS:
             self.jobs.add(text)
 
     def add(self, run: Run, interned: Interned, file: int) -> None:

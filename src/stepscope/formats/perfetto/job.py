@@ -13,6 +13,7 @@ from stepscope.errors import FormatError
 from stepscope.formats.perfetto.tracks import Owner
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.trace.kinds import kind_of_words
+from stepscope.trace.merging import merge_jobs
 from stepscope.trace.parsing import parse_job
 from stepscope.window import Table, distinct
 
@@ -22,18 +23,17 @@ _TRACES = "traces"
 
 
 def described(texts: Collection[str]) -> Job | None:
-    """The job that is described; of several descriptions the one with the latest time.
+    """The job that is described: what each host knew of it, or `stepscope trace`.
 
     Raises:
         FormatError: a description is damaged, or they are of different jobs.
     """
-    jobs = sorted((parse_job(text.encode()) for text in texts),
-                  key=lambda one: (one.observed_until_ns or 0, one.world_size))  # fmt: skip
+    jobs = [parse_job(text.encode()) for text in texts]
     names = sorted({job.job_id for job in jobs})
     if len(names) > 1:
         raise FormatError(f"the traces are of several jobs, {names[0]} and {names[1]}: keep those "
                           "of one of them, or name a file")  # fmt: skip
-    return jobs[-1] if jobs else None
+    return merge_jobs(jobs) if jobs else None
 
 
 def job_of(

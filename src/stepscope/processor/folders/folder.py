@@ -77,6 +77,8 @@ class JobFolder:
         """Replaces a file's rows; rows that are dropped from it must be in the table before."""
         self._hand_over_all()
         self._writer.replace(table, file, rows)
+        if self._traces is not None and table == "comm_ops":
+            self._traces.outstanding = rows
 
     def store(self) -> None:
         """Stores everything but traces."""

@@ -5,7 +5,8 @@
 Each member is self-contained (names, tracks, clock), so a file is readable from any of its members
 on, and up to the last complete one after a crash. Rows go to the file of the minute in which they
 began; rows later than `LATE_NS` go to the oldest file still open. Times are the host's own; only
-`stepscope trace` aligns the clocks of all hosts.
+`stepscope trace` aligns the clocks of all hosts. The host's own file of each minute has what this
+host knows of the job. Operators that are still outstanding are drawn when the job ends.
 
 Lossy: between two members there is room for `MOST_ROWS` rows per table of a job. Rows beyond that,
 impossible rows and rows that could not be written are counted by rank.
@@ -23,9 +24,16 @@ from itertools import chain
 import numpy as np
 
 from stepscope.errors import StoreError
+from stepscope.perfetto.description import description_packet
 from stepscope.perfetto.members import packed_parts
 from stepscope.perfetto.packets import GroupWriter, clock_packet
-from stepscope.perfetto.process import host_group, host_packets, rank_group, rank_packets
+from stepscope.perfetto.process import (
+    OF_NO_RANK,
+    host_group,
+    host_packets,
+    rank_group,
+    rank_packets,
+)
 from stepscope.perfetto.slices import Group
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.records.tables import joined
@@ -68,12 +76,17 @@ class JobTraces:
     def __init__(self, files: TraceFiles, host: str) -> None:
         self.job = Job("", 0)
         """What is known of the job; its size decides the number of digits in rank names."""
+        self.outstanding: Rows = {}
+        """The operators that have not ended."""
         self._files = files
         self._host = host
         self._session = secrets.token_hex(4)
         self._waiting: dict[str, _Waiting] = {}
         self._writers: dict[int, GroupWriter] = {}
         self._lost: dict[int, Loss] = {}
+        self._described: tuple[int, Job] | None = None
+        self._until_ns = 0
+        """The latest time of anything that the job did: an open operator is drawn up to it."""
         self._in_trouble = False
         self._lock = threading.Lock()
 
@@ -94,13 +107,18 @@ class JobTraces:
         """Writes a member for every rank that has new rows."""
         newest = now_ns // WINDOW_NS
         oldest = min((now_ns - LATE_NS) // WINDOW_NS, newest)
-        for rank, tables in self._taken(now_ns):
+        taken = self._taken(now_ns)
+        if taken:
+            taken.setdefault(_HOST_LEVEL, {})
+        for rank, tables in sorted(taken.items()):
             for window, part in _by_window(tables, oldest, newest):
                 self._write(rank, window, part, now_ns)
         self._settle(oldest)
 
     def close(self, now_ns: int) -> None:
         """Writes everything left."""
+        if self.outstanding:
+            self.append("comm_ops", self.outstanding)
         self.flush(now_ns)
         self._settle(now_ns // WINDOW_NS + 1)
 
@@ -110,7 +128,7 @@ class JobTraces:
             lost, self._lost = self._lost, {}
         return lost
 
-    def _taken(self, now_ns: int) -> Iterator[tuple[int, Tables]]:
+    def _taken(self, now_ns: int) -> dict[int, dict[str, Table]]:
         """New rows, by rank."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
@@ -120,7 +138,7 @@ class JobTraces:
                 possible = self._possible(table, name, now_ns)
                 if len(possible):
                     found.setdefault(rank, {})[name] = possible
-        yield from sorted(found.items())
+        return found
 
     def _possible(self, table: Table, name: str, now_ns: int) -> Table:
         """Drops rows of the future, which would displace all following rows from their tracks."""
@@ -128,13 +146,15 @@ class JobTraces:
         if table.has("duration_ns"):
             ends = ends + table.ints("duration_ns")
         false = ends > now_ns + AHEAD_NS
+        if name != "hardware":  # of which there is more after a job's processes have ended
+            self._until_ns = max(self._until_ns, int(ends[~false].max(initial=0)))
         if not false.any():
             return table
         self._lose(table.take(false), name)
         return table.take(~false)
 
     def _write(self, rank: int, window: int, tables: Tables, now_ns: int) -> None:
-        member = self._member(rank, tables, now_ns)
+        member = self._member(rank, window, tables, now_ns)
         if not member:
             return
         try:
@@ -149,16 +169,30 @@ class JobTraces:
         folder = host_trace_folder(self._host) if rank == _HOST_LEVEL else trace_folder(rank)
         return f"{folder}/{trace_name(window * WINDOW_NS / 1e9, self._session)}"
 
-    def _member(self, rank: int, tables: Tables, now_ns: int) -> bytes:
+    def _member(self, rank: int, window: int, tables: Tables, now_ns: int) -> bytes:
         """A gzip member of the rows; empty if there is nothing to draw."""
         writer = self._writer(rank)
         head = clock_packet() + writer.head()
-        if rank == _HOST_LEVEL:
-            packets = host_packets(writer, tables)
+        if rank != _HOST_LEVEL:
+            packets = rank_packets(writer, tables, self._until_ns)
         else:
-            packets = rank_packets(writer, tables, now_ns)
+            packets = self._host_packets(writer, window, tables, now_ns)
         first = next(packets, None)
         return b"" if first is None else packed_parts(chain((head, first), packets))
+
+    def _host_packets(
+        self, writer: GroupWriter, window: int, tables: Tables, now_ns: int
+    ) -> Iterator[bytes]:
+        if window == now_ns // WINDOW_NS:
+            yield from self._description(window)
+        yield from host_packets(writer, tables)
+
+    def _description(self, window: int) -> Iterator[bytes]:
+        """What is known of the job, once per file and whenever that changes."""
+        job = self.job
+        if job.job_id and self._described != (window, job):
+            self._described = window, job
+            yield description_packet(job, OF_NO_RANK)
 
     def _writer(self, rank: int) -> GroupWriter:
         if rank not in self._writers:
