@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from lab import live, record, scenarios, table, truth
+from lab import lifted, live, record, scenarios, table, truth
 from lab.hosts import NotPermittedError, check
 from lab.scenarios import Case
 from lab.score import Score, judge, judge_each
@@ -128,11 +128,14 @@ def _record(case: Case, out: Path, follow: bool) -> bool:
     """Records a case, after its twin if that is needed and not there; whether it worked."""
     began = time.monotonic()
     try:
-        twin = scenarios.twin(case) if truth.needs_twin(case) else None
+        is_lifted = lifted.can_be(case)
+        twin = scenarios.twin(case) if truth.needs_twin(case) and not is_lifted else None
         if twin is not None and not truth.is_recorded(twin, out / twin.name):
             truth.write(twin, record.record(twin, out), None)
         with live.following(out / case.name) if follow else nullcontext():
-            folder = record.record(case, out)
+            folder = record.record(lifted.lifted(case) if is_lifted else case, out)
+        if is_lifted:
+            lifted.cut(folder, case.job.steps)
         found = truth.write(case, folder, out / twin.name if twin else None)
     except (record.FailedError, NotPermittedError) as why:
         print(f"FAILED: {why}")

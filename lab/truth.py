@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import lifted
 from lab.faults import Fault
 from lab.scenarios import Case
 from lab.shapes import Job
@@ -20,22 +21,23 @@ SLACK = 0.1
 """Between the loss that is named and the measured one."""
 
 
-def step_spans(folder: Path) -> dict[int, tuple[int, int]]:
+def step_spans(folder: Path, file: str = "steps.csv") -> dict[int, tuple[int, int]]:
     """When rank 0 began and ended each step that it finished (CLOCK_MONOTONIC), in order."""
     spans = {}
-    for line in (folder / "steps.csv").read_text().splitlines():
+    for line in (folder / file).read_text().splitlines():
         step, began, ended = map(int, line.split(","))
         spans[step] = began, ended
     return spans
 
 
-def step_times(folder: Path) -> dict[int, int]:
+def step_times(folder: Path, file: str = "steps.csv") -> dict[int, int]:
     """Nanoseconds of each step that rank 0 finished."""
-    return {step: ended - began for step, (began, ended) in step_spans(folder).items()}
+    return {step: ended - began for step, (began, ended) in step_spans(folder, file).items()}
 
 
 def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:
-    """Writes `truth.json` beside the job; `twin` is the healthy run of the same job, if needed."""
+    """Writes `truth.json` beside the job; `twin` is the healthy run of the same job, where nothing
+    else says what a step takes without the fault."""
     truth: dict[str, Any] = {
         "id": case.name, "scenario": case.scenario, "family": case.family, "seed": case.seed,
         "held_out": case.held_out, "job": dataclasses.asdict(case.job),
@@ -44,7 +46,7 @@ def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:
     times = step_times(folder)
     truth["steps"] = len(times)
     if case.faults and not case.faults[0].hangs:
-        truth |= _cost(case, times, step_times(twin) if twin else None)
+        truth |= _cost(case, times, _without(case, folder, times, twin))
     elif case.faults:
         truth["hung_after"] = max(times, default=-1)
     truth["expect"] = _expect(case, truth)
@@ -53,7 +55,7 @@ def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:
 
 
 def needs_twin(case: Case) -> bool:
-    """Whether nothing before the fault says what a step takes without it."""
+    """Whether nothing before the fault says what a step takes without it; it may be lifted."""
     return any(not fault.hangs and fault.when.first == 0 for fault in case.faults)
 
 
@@ -76,15 +78,22 @@ def _described(fault: Fault, job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cost(case: Case, times: dict[int, int], twin: dict[int, int] | None) -> dict[str, Any]:
-    """What a step takes without faults, and the share of the faulty steps that they cost."""
-    ordinary = _ordinary(case.job, times)
+def _without(case: Case, folder: Path, times: dict[int, int], twin: Path | None) -> list[int]:
+    """Times of steps without a fault: those before it, those after it was lifted, or the twin's."""
     first = min(fault.when.first for fault in case.faults)
     if first > 0:
-        healthy = [ns for step, ns in ordinary.items() if step < first]
-    else:
-        assert twin is not None
-        healthy = list(_ordinary(case.job, twin).values())
+        return [ns for step, ns in _ordinary(case.job, times).items() if step < first]
+    if (folder / lifted.AFTER).exists():
+        later = step_times(folder, lifted.AFTER)
+        settled = case.job.steps + lifted.SETTLING
+        return [ns for step, ns in _ordinary(case.job, later).items() if step >= settled]
+    assert twin is not None
+    return list(_ordinary(case.job, step_times(twin)).values())
+
+
+def _cost(case: Case, times: dict[int, int], healthy: list[int]) -> dict[str, Any]:
+    """What a step takes without faults, and the share of the faulty steps that they cost."""
+    ordinary = _ordinary(case.job, times)
     each = [_lost(healthy, ordinary, [fault], fault.steady) for fault in case.faults]
     steady = all(fault.steady for fault in case.faults)
     return {

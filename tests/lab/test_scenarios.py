@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lab import gpu, scenarios, shapes, truth
-from lab.faults import OnHost
+from lab import gpu, lifted, scenarios, shapes, truth
+from lab.faults import OnHost, When
 from lab.jobs import conditions
 from lab.scenarios import Case
+from stepscope.cli.writing import write_window
+from stepscope.store import JobReader, Location
+from stepscope.trace import Job
+from stepscope.window import Window
+from tests.diagnose.jobs import a_table
 
 CASES = [scenarios.case(name, seed) for name in scenarios.names() for seed in range(4)]
 
@@ -124,3 +129,35 @@ def test_a_fault_from_the_start_is_compared_with_the_healthy_twin(tmp_path: Path
     found = truth.write(case, recorded(tmp_path / "job", [100] * case.job.steps), twin)
     assert found["lost"] == pytest.approx(0.02, abs=1e-3)
     assert not found["worth"]
+
+
+def test_a_fault_from_the_start_is_lifted_at_the_end(tmp_path: Path) -> None:
+    case = since_start()
+    run = lifted.lifted(case)
+    last = case.job.steps - 1
+    assert run.job.steps == case.job.steps + lifted.STEPS
+    assert [fault.when for fault in run.faults] == [When(0, last)]
+    job = recorded(tmp_path / "job", [200] * case.job.steps + [100] * lifted.STEPS)
+    window = healthy_window(run.job.steps)
+    write_window(window, Location.parse(str(job / "job")), "test")
+    lifted.cut(job, case.job.steps)
+    read = JobReader(str(job / "job")).refresh()
+    assert read.tables["steps"].ints("step").max() == last
+    found = truth.write(case, job, None)
+    assert (found["steps"], found["needed_ns"], found["lost"]) == (case.job.steps, 100, 0.5)
+
+
+def since_start(seed: int = 0) -> Case:
+    """The first case whose fault is there from the start."""
+    case = scenarios.case("fsdp-device", seed)
+    return case if lifted.can_be(case) else since_start(seed + 1)
+
+
+def healthy_window(steps: int) -> Window:
+    rows = [(0, step, 1_000 + 100 * step, 90) for step in range(steps)]
+    return Window(Job("job", 1), {"steps": a_table("rank step start_ns duration_ns", rows)})
+
+
+def test_what_is_wrong_from_how_a_job_was_started_cannot_be_lifted() -> None:
+    assert not lifted.can_be(scenarios.case("own-pipeline-heavy-stage", 0))
+    assert not lifted.can_be(midway())
