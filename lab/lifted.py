@@ -1,7 +1,7 @@
 """Lifts faults that are there from the first step on: the job goes on for some steps without them.
 
 Only they say what a step takes without the fault. The same healthy job took 250 to 307 ms a step
-from one run to the next, while the thirds of one run differed by 5 % (seed 156), so a run of its
+from one run to the next, while the thirds of a run differ by 6 % (seed 156), so a run of its
 own says little. The steps without the fault are not part of the recording that is diagnosed.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ WARM_UP = 5
 """First steps, which allocate and connect."""
 WORTH = 0.05
 """A fault that costs less is no case: nobody could be expected to find it."""
+SURE = 3.0
+"""Standard deviations by which steps with a fault rank above those without, if it costs the same in
+each: with fewer, chance may have made its cost (one in 700)."""
 SLACK = 0.1
 """Between the loss that is named and the measured one."""
 
@@ -100,15 +104,34 @@ def _cost(case: Case, times: dict[int, int], healthy: list[int]) -> dict[str, An
         "needed_ns": round(_typical(healthy, steady)), "lost_each": each,
         "lost": _lost(healthy, ordinary, case.faults, steady),
         "lost_mean": _lost(healthy, ordinary, case.faults, steady=False),
-        "worth": min(each) >= WORTH,
+        "worth": min(each) >= WORTH and all(
+            not fault.steady or _rank_sum(healthy, _during([fault], ordinary)) >= SURE
+            for fault in case.faults),
     }  # fmt: skip
 
 
 def _lost(
     healthy: list[int], ordinary: dict[int, int], faults: Sequence[Fault], steady: bool
 ) -> float:
-    struck = [ns for step, ns in ordinary.items() if _struck(faults, step)]
-    return round(1 - _typical(healthy, steady) / _typical(struck, steady), 4)
+    during = _during(faults, ordinary)
+    return round(1 - _typical(healthy, steady) / _typical(during, steady), 4)
+
+
+def _rank_sum(some: Sequence[int], others: Sequence[int]) -> float:
+    """By how many standard deviations the others rank higher (Mann and Whitney, 1947)."""
+    below = sum((one < other) + 0.5 * (one == other) for one in some for other in others)
+    pairs = len(some) * len(others)
+    deviation = math.sqrt(pairs * (len(some) + len(others) + 1) / 12)
+    return (below - pairs / 2) / deviation
+
+
+def _during(faults: Sequence[Fault], times: dict[int, int]) -> list[int]:
+    """Times of the steps with one of these faults."""
+    spans = [fault.when for fault in faults]
+    return [
+        ns for step, ns in times.items()
+        if any(w.first <= step and (w.last is None or step <= w.last) for w in spans)
+    ]  # fmt: skip
 
 
 def _typical(times: list[int], steady: bool) -> float:
@@ -127,11 +150,6 @@ def _ordinary(job: Job, times: dict[int, int]) -> dict[int, int]:
         if step >= WARM_UP and not (save and step % save == save - 1)
         and not (judge and step % judge == 0)
     }  # fmt: skip
-
-
-def _struck(faults: Sequence[Fault], step: int) -> bool:
-    spans = [fault.when for fault in faults]
-    return any(w.first <= step and (w.last is None or step <= w.last) for w in spans)
 
 
 def _expect(case: Case, truth: dict[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,19 @@ def test_the_cost_of_a_fault_is_that_of_its_steps(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "job" / "truth.json").read_text())["lost"] == found["lost"]
 
 
+def test_a_cost_that_chance_may_have_made_does_not_count(tmp_path: Path) -> None:
+    case = midway()
+    first = case.faults[0].when.first
+    rest = case.job.steps - first
+    scattered = [(100, 160)[step % 2] for step in range(first)]
+    much = scattered + [(110, 170)[step % 2] for step in range(rest)]
+    assert truth.write(case, recorded(tmp_path / "much", much), None)["worth"]
+    mixed = scattered + [(110, 140)[step % 2] for step in range(rest)]
+    found = truth.write(case, recorded(tmp_path / "mixed", mixed), None)
+    assert found["lost"] > truth.WORTH
+    assert not found["worth"]
+
+
 def test_a_fault_from_the_start_is_compared_with_the_healthy_twin(tmp_path: Path) -> None:
     case = scenarios.case("own-pipeline-heavy-stage", 0)
     assert truth.needs_twin(case)
