@@ -35,7 +35,8 @@ LEAST_STEPS = 5
 """Steps on either side that a difference needs. Our simulator."""
 FASTEST = 0.1
 """The quantile of steps, or of transfers, that a quota hardly stopped, as those of nearly equal
-lengths in `imbalance`. Our choice."""
+lengths in `imbalance`; of a host that it stops for longer than nine tenths of the time, the rest of
+the time. Our choice."""
 STARVED: tuple[Cause, ...] = ("host", "contention")
 
 
@@ -117,8 +118,9 @@ def _beyond_fastest(job: Observed, one: Finding, inside: Mask, period_ns: Floats
     own, mean_ns = one.lost_fraction or 0.0, max(float(period_ns.mean()), 1.0)
     stopped = _stopped(one)
     most = max(stopped, own + _delayed(job, one.ranks, inside))
-    held_up = own + _held_up_ns(job, one.ranks, inside) / mean_ns if most > own else own
-    steps = 1.0 - float(np.quantile(period_ns, FASTEST)) / mean_ns if stopped >= THROTTLED else 0.0
+    free = min(FASTEST, max(1.0 - stopped, 0.0))
+    held_up = own + _held_up_ns(job, one.ranks, inside, free) / mean_ns if most > own else own
+    steps = 1.0 - float(np.quantile(period_ns, free)) / mean_ns if stopped >= THROTTLED else 0.0
     return min(max(steps, held_up), most)
 
 
@@ -135,13 +137,13 @@ def _delayed(job: Observed, ranks: Collection[int], inside: Mask) -> float:
     return max(beyond, 0.0)
 
 
-def _held_up_ns(job: Observed, ranks: Collection[int], inside: Mask) -> float:
-    """By how much shorter steps would be, if all transfers of some ranks were as fast as their
-    fastest ones; 0 where that is not known."""
+def _held_up_ns(job: Observed, ranks: Collection[int], inside: Mask, free: float) -> float:
+    """By how much shorter steps would be, if all transfers of some ranks were as fast as this
+    quantile of them; 0 where that is not known."""
     moved = transfers(job)
     if moved is None:
         return 0.0
-    level = moved.levels(inside, FASTEST)
+    level = moved.levels(inside, free)
     fastest = np.full((len(moved.places), int(moved.kind.max(initial=0)) + 1), np.inf)
     fastest[level.place, level.kind] = level.took_ns
     theirs = np.array([not {*one.members}.isdisjoint(ranks) for one in moved.places], np.bool_)
