@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -65,11 +65,12 @@ class Running:
         ]
 
     def restore(self, host: int) -> None:
-        self.cluster.restore(self._host(host))
+        """Other processes first: what else it takes needs a processor."""
         for process in self.others.pop(host, []):
             for inside in psutil.Process(process.pid).children():
                 inside.kill()
             kill_tree(process)
+        self.cluster.restore(self._host(host))
 
     def send_signal(self, rank: int, number: int) -> None:
         self._rank(rank).send_signal(number)
@@ -113,7 +114,8 @@ def record(case: Case, out: Path, *options: str) -> Path:
         running = Running(cluster, case.job, output)
         stack.enter_context(_ending(running))
         _start(running, case, folder, options)
-        _attend(running, case, folder / "steps.csv")
+        with _preferred():
+            _attend(running, case, folder / "steps.csv")
     return folder
 
 
@@ -177,6 +179,21 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
         raise FailedError(f"{case.name}: exit statuses {statuses}; see output.log")
     if b"internal error" in (steps.parent / "output.log").read_bytes():
         print("stepscope failed, see output.log; ", end="", flush=True)
+
+
+@contextmanager
+def _preferred() -> Iterator[None]:
+    """Runs this process, which mostly sleeps, before those of hosts: beside seven that compute it
+    noticed 24 s too late that their steps were over. What it starts is not preferred."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    with suppress(OSError):
+        at_once = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, at_once, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setscheduler(0, policy, parameters)
 
 
 def progress(steps: Path) -> tuple[int, float]:
