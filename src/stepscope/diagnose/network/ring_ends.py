@@ -61,15 +61,16 @@ def ring_ends(
     Args:
         now: columns to judge.
         usual: columns to compare with; None if there are none.
-        least_ns: what the ends must spread by in a step, over all its operators.
+        least_ns: what the slow hop must cost a place in a step, over all its transfers.
     """
     judged = now[moved.column]
-    least = least_ns * int(now.sum())
     total = stats.sums(moved.place[judged], moved.took_ns[judged], len(moved.places))
     rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
     longest = max((float(total[at]) for at in rings), default=0.0)
-    found = [_of_place(moved, at, now, usual, least) for at in rings if total[at] > LONG * longest]
-    return [one for one in found if one is not None]
+    asked = [at for at in rings if total[at] > LONG * longest]
+    found = [(at, _of_place(moved, at, now, usual)) for at in asked]
+    least = least_ns * int(now.sum())
+    return [one for at, one in found if one is not None and one.slower[1] * total[at] >= least]
 
 
 def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
@@ -86,9 +87,7 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
     return {one.name: one.weight for one in _fits(late, moved, at, apart=True, spreading=False)}
 
 
-def _of_place(
-    moved: Transfers, at: int, now: Mask, usual: Mask | None, least_ns: float
-) -> RingEnds | None:
+def _of_place(moved: Transfers, at: int, now: Mask, usual: Mask | None) -> RingEnds | None:
     """What the ends of the kind that takes most time show."""
     here = np.flatnonzero((moved.place == at) & now[moved.column])
     if here.size < LEAST:
@@ -104,9 +103,9 @@ def _of_place(
         if len(alike) < LEAST:
             return None
         typical -= _typical(_late(moved, alike, late.shape[1]), moved.last[alike])
-    error = max(stats.sigma(one) for one in late.T) / np.sqrt(len(late))
+    error = _error(late, moved.column[here])
     spread, took = float(np.ptp(typical)), float(np.median(moved.took_ns[here]))
-    if spread < max(SPREAD * took, SURE * error, least_ns / len(late)):
+    if spread < max(SPREAD * took, SURE * error):
         return None
     hosts, op = moved.hosts[at], moved.ops[kind]
     apart = usual is not None or len(set(hosts)) == len(hosts)
@@ -115,6 +114,16 @@ def _of_place(
     somebody = min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH)
     return RingEnds(at, {one.name: one.weight for one in fits}, somebody, spread,
                     _slower(op, len(hosts), (spread / (len(hosts) / 2), hop_ns), took))  # fmt: skip
+
+
+def _error(late: Floats, column: Ints) -> float:
+    """Standard error of the usual ends. The operators of a step are delayed together by whatever
+    else runs then: only steps are independent of each other."""
+    order = np.argsort(column, kind="stable")
+    begins = np.flatnonzero(np.diff(column[order], prepend=-1))
+    count = np.diff(np.append(begins, order.size))
+    of_steps = np.add.reduceat(late[order], begins) / count[:, None]
+    return float(max(stats.sigma(one) for one in of_steps.T) / np.sqrt(len(of_steps)))
 
 
 def _slower(
