@@ -27,9 +27,9 @@ AFTER = "steps-after.csv"
 
 def can_be(case: Case) -> bool:
     """Whether there are such faults, all of them made from outside or by conditions, not by how
-    the job was started."""
-    since_start = [fault for fault in case.faults if fault.when.first == 0 and not fault.hangs]
-    return bool(since_start) and not any(fault.options() for fault in case.faults)
+    the job was started, and the job goes on."""
+    since_start = any(fault.when.first == 0 for fault in case.faults)
+    return since_start and not any(fault.hangs or fault.options() for fault in case.faults)
 
 
 def lifted(case: Case) -> Case:

@@ -61,16 +61,17 @@ def ring_ends(
     Args:
         now: columns to judge.
         usual: columns to compare with; None if there are none.
-        least_ns: what the slow hop must cost a place in a step, over all its transfers.
+        least_ns: what the ends must spread by in a step, over all operators of their kind, or the
+            slow hop must add to all transfers of the place.
     """
     judged = now[moved.column]
+    least = least_ns * int(now.sum())
     total = stats.sums(moved.place[judged], moved.took_ns[judged], len(moved.places))
     rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
     longest = max((float(total[at]) for at in rings), default=0.0)
     asked = [at for at in rings if total[at] > LONG * longest]
-    found = [(at, _of_place(moved, at, now, usual)) for at in asked]
-    least = least_ns * int(now.sum())
-    return [one for at, one in found if one is not None and one.slower[1] * total[at] >= least]
+    found = [_of_place(moved, at, now, usual, least / total[at]) for at in asked]
+    return [one for one in found if one is not None]
 
 
 def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
@@ -87,8 +88,11 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
     return {one.name: one.weight for one in _fits(late, moved, at, apart=True, spreading=False)}
 
 
-def _of_place(moved: Transfers, at: int, now: Mask, usual: Mask | None) -> RingEnds | None:
-    """What the ends of the kind that takes most time show."""
+def _of_place(
+    moved: Transfers, at: int, now: Mask, usual: Mask | None, least: float
+) -> RingEnds | None:
+    """What the ends of the kind that takes most time show; `least`: the part of all transfers of
+    the place that it must cost."""
     here = np.flatnonzero((moved.place == at) & now[moved.column])
     if here.size < LEAST:
         return None
@@ -108,12 +112,15 @@ def _of_place(moved: Transfers, at: int, now: Mask, usual: Mask | None) -> RingE
     if spread < max(SPREAD * took, SURE * error):
         return None
     hosts, op = moved.hosts[at], moved.ops[kind]
+    every_ns = float(moved.took_ns[(moved.place == at) & now[moved.column]].sum())
     apart = usual is not None or len(set(hosts)) == len(hosts)
     fits = [*_fits(typical, moved, at, apart, op == "AllToAll")]
     hop_ns = max(fits, key=lambda one: one.weight).hop_ns
+    slower = _slower(op, len(hosts), (spread / (len(hosts) / 2), hop_ns), took)
+    if max(spread * len(late) / every_ns, slower[1]) < least:
+        return None
     somebody = min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH)
-    return RingEnds(at, {one.name: one.weight for one in fits}, somebody, spread,
-                    _slower(op, len(hosts), (spread / (len(hosts) / 2), hop_ns), took))  # fmt: skip
+    return RingEnds(at, {one.name: one.weight for one in fits}, somebody, spread, slower)
 
 
 def _error(late: Floats, column: Ints) -> float:
