@@ -100,22 +100,28 @@ def late_in_a_ring(rank: int, often: float) -> Window:
     return rows.window((RING,), period)
 
 
-def two_rings(slow: int | None) -> Window:
-    """Of one rank of each host: all-gathers at once, over a link that was slow all the time."""
+def two_rings(slow: int | None, gathers: int = 3, apart: float = 0.2) -> Window:
+    """Of one rank of each host: all-gathers at once, over a link that was slow all the time.
+
+    Args:
+        gathers: how many there are in a step.
+        apart: the part of a transfer by which the ends spread.
+    """
     rows = Rows(np.random.default_rng(3))
     period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
     away = np.abs(np.arange(4) - ((slow or 0) - 0.5))
     late = -np.minimum(away, 4 - away)
     for step in range(STEPS):
         begin = float(period[:step].sum())
-        for seq in range(3):
+        for seq in range(gathers):
             took = (40.0 if slow is not None else 8.0) * rows.random.normal(1, 0.05)
             for ring in RINGS:
                 arrive = begin + rows.random.uniform(0, 2, 4) * MS
                 for at, rank in enumerate(ring.ranks):
-                    spread = 0.2 * took * late[at] if slow is not None else 0.0
+                    spread = apart * took * late[at] if slow is not None else 0.0
                     end = arrive.max() + (took + rows.random.normal(0, 0.3) + spread) * MS
-                    rows.add(rank, step, ring.id, 3 * step + seq, "AllGather", -1, arrive[at], end)
+                    number = gathers * step + seq
+                    rows.add(rank, step, ring.id, number, "AllGather", -1, arrive[at], end)
             begin += 1.3 * took * MS
         for rank in RANKS:  # the loss, by which clocks are aligned
             rows.add(rank, step, RING.id, step, "AllReduce", -1, begin, begin + MS)
@@ -201,6 +207,11 @@ def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_mea
     assert link.ranks == (2, 3)
     assert link.lost_fraction is not None and link.lost_fraction > 0.2
     assert "data moves slower through host-1" in summary(link)
+
+
+def test_a_hop_counts_for_what_it_adds_to_a_transfer_not_for_how_far_ends_spread() -> None:
+    (link,) = found_in(two_rings(slow=2, gathers=1, apart=0.08))
+    assert link.ranks == (4, 5)
 
 
 def test_ends_that_were_inferred_from_calls_show_no_transfers() -> None:
