@@ -90,14 +90,20 @@ def test_a_quota_from_the_first_step_on_costs_what_steps_exceed_the_fastest(
     assert found.lost_fraction == pytest.approx(costs, abs=0.03)
 
 
-def test_where_no_step_is_without_it_its_fastest_transfers_show_what_it_costs() -> None:
-    """Of three transfers of each step two take 40 ms longer, because a quota stops a host."""
+@pytest.mark.parametrize(("is_held", "throttled"), [
+    (lambda step, at: (step + at) % 3 > 0, 0.8),
+    (lambda step, at: step % 12 > 0, 0.95),
+])  # fmt: skip
+def test_where_hardly_a_step_is_without_it_the_fastest_transfers_show_what_it_costs(
+    is_held: Callable[[int, int], bool], throttled: float
+) -> None:
+    """All transfers but one in three, or twelve, take 40 ms longer: a quota stops a host."""
 
     def job(more_ms: float) -> Window:
-        return bucket_job(lambda step, at: 5 + more_ms * ((step + at) % 3 > 0), (0.0,) * 4)
+        return bucket_job(lambda step, at: 5 + more_ms * is_held(step, at), (0.0,) * 4)
 
     stopped, usual = job(40.0), job(0.0)
-    shown = Evidence("cpu-quota", "", {"throttled": 0.8})
+    shown = Evidence("cpu-quota", "", {"throttled": throttled})
     slow = starved(2, 3, steps=(0, 59), lost_fraction=0.02, supporting=(shown,))
     (found,) = with_measured_loss(Observed(stopped), [slow])
     costs = 1 - lasts_ns(usual) / lasts_ns(stopped)
