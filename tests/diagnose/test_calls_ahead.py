@@ -61,12 +61,12 @@ def test_a_slow_device_is_named_whenever_hosts_call(ahead: bool, within: bool) -
     (verdict,) = diagnosis.verdicts
     assert verdict.ranks == (SLOW,)
     assert verdict.lost_fraction == pytest.approx(0.055, abs=0.015)
-    assert all(one.rank != LATE_HOST for one in diagnosis.latecomers)
+    assert all(one.rank != LATE_HOST for one in diagnosis.last_arrivals)
 
 
 def test_a_host_that_calls_last_ahead_of_its_device_delays_nobody() -> None:
     diagnosis = diagnose(called(ahead=True))
-    assert (diagnosis.verdicts, diagnosis.latecomers) == ((), ())
+    assert (diagnosis.verdicts, diagnosis.last_arrivals) == ((), ())
 
 
 @pytest.mark.parametrize(("lost", "enough"), [(0.002, False), (0.012, True)])

@@ -62,7 +62,7 @@ def test_one_rank_has_its_breakdown_all_the_same() -> None:
     found = diagnose(a_trace(lambda rank, step: USUAL, ranks=1, spread=0.0))
     (one,) = found.rank_times
     assert (one.rank, one.compute_ns, one.copy_ns) == (0, 30 * MS, 3 * MS)
-    assert found.latecomers == ()
+    assert found.last_arrivals == ()
 
 
 def test_on_cpu_operators_compute_and_idle_time_has_no_reason() -> None:
@@ -86,14 +86,14 @@ def test_a_job_without_a_trace_has_no_breakdown() -> None:
 
 
 def test_the_last_arrival_and_the_waiting_that_it_caused() -> None:
-    (late,) = diagnose(a_late_rank(12)).latecomers
+    (late,) = diagnose(a_late_rank(12)).last_arrivals
     assert (late.group, late.op, late.rank) == ("dp-0", "AllReduce", 2)
     assert (late.last, late.operators) == (6, 6)
     assert late.caused_ns == 12 * MS
 
 
 def test_waiting_that_costs_nothing_is_not_listed() -> None:
-    assert diagnose(a_late_rank(0.3)).latecomers == ()
+    assert diagnose(a_late_rank(0.3)).last_arrivals == ()
 
 
 def test_without_aligned_clocks_there_is_no_last_arrival() -> None:
@@ -104,7 +104,7 @@ def test_without_aligned_clocks_there_is_no_last_arrival() -> None:
     for name in ("enqueue_ns", "start_ns", "end_ns"):
         comm = comm.with_column(name, comm.ints(name) + ahead)
     found = diagnose(put(window, comm_ops=comm))
-    assert found.latecomers == ()
+    assert found.last_arrivals == ()
     assert "clock of rank 2" in {one.method for one in found.skipped}
 
 
@@ -113,8 +113,8 @@ def test_each_group_has_its_own_last_arrival_the_costliest_first() -> None:
         return (*USUAL, Piece("gemm", {1: 5.0, 3: 9.0}.get(rank, 0.001)))
 
     found = diagnose(a_trace(work, groups=((0, 1), (2, 3)), spread=0.0))
-    assert [(one.group, one.rank) for one in found.latecomers[:2]] == [("dp-1", 3), ("dp-0", 1)]
-    assert found.latecomers[0].caused_ns == pytest.approx(9 * MS, rel=0.01)
+    assert [(one.group, one.rank) for one in found.last_arrivals[:2]] == [("dp-1", 3), ("dp-0", 1)]
+    assert found.last_arrivals[0].caused_ns == pytest.approx(9 * MS, rel=0.01)
 
 
 def test_ranks_that_take_turns_share_the_blame() -> None:
@@ -123,7 +123,7 @@ def test_ranks_that_take_turns_share_the_blame() -> None:
     def work(rank: int, step: int) -> Sequence[Piece]:
         return (*USUAL, Piece("gemm", 12.0 + rank if step % 3 == rank else 0.001))
 
-    (late,) = diagnose(a_trace(work, ranks=3, steps=9, spread=0.0)).latecomers
+    (late,) = diagnose(a_trace(work, ranks=3, steps=9, spread=0.0)).last_arrivals
     assert (late.rank, late.last, late.operators) == (2, 3, 9)
 
 
@@ -133,5 +133,5 @@ def test_the_last_stage_of_a_pipeline_is_last_by_design() -> None:
     whole = ProcessGroup("dp-0", "embedding", (0, 1, 2, 3))
     stages = tuple(ProcessGroup(f"pp-{at}", "pp", (at, at + 2)) for at in range(2))
     staged = replace(window, job=replace(window.job, groups=(whole, *stages)))
-    assert diagnose(staged).latecomers == ()
-    assert diagnose(replace(window, job=replace(window.job, groups=(whole,)))).latecomers != ()
+    assert diagnose(staged).last_arrivals == ()
+    assert diagnose(replace(window, job=replace(window.job, groups=(whole,)))).last_arrivals != ()

@@ -18,7 +18,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.overview.overview import by_times
 from stepscope.diagnose.shown import (
     ClockFit,
-    Latecomer,
+    LastArrival,
     Opinion,
     Period,
     RankPhase,
@@ -392,9 +392,9 @@ def traces() -> Diagnosis:
         series=StepSeries(tuple(range(3, 9)), tuple(int(1.6 * S * wobble(s)) for s in range(6))),
         rank_phases=rank_phases(4, {(2, "backward-compute"): 1.7}),
         rank_times=rank_times(4, slow=2),
-        latecomers=(
-            Latecomer("dp-0", "AllReduce", 2, 17, 18, int(398.2 * MS)),
-            Latecomer("tp-1", "AllGather", 3, 101, 288, 16 * MS),
+        last_arrivals=(
+            LastArrival("dp-0", "AllReduce", 2, 17, 18, int(398.2 * MS)),
+            LastArrival("tp-1", "AllGather", 3, 101, 288, 16 * MS),
         ),
     )
 
@@ -426,7 +426,7 @@ def many_traces() -> Diagnosis:
         series=series(10, 14),
         rank_phases=rank_phases(64, {}),
         rank_times=rank_times(64),
-        latecomers=(Latecomer("dp-0", "ReduceScatter", 41, 29, 160, 14 * MS),),
+        last_arrivals=(LastArrival("dp-0", "ReduceScatter", 41, 29, 160, 14 * MS),),
     )
 
 

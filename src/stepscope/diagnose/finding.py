@@ -16,7 +16,7 @@ from stepscope.diagnose.shown import (
     Compared,
     Entry,
     FunctionUse,
-    Latecomer,
+    LastArrival,
     Ledger,
     Limit,
     Opinion,
@@ -429,7 +429,7 @@ class Diagnosis:
     rank_phases: tuple[RankPhase, ...] = ()
     rank_times: tuple[RankTime, ...] = ()
     """Only for traces that show every kernel or operator."""
-    latecomers: tuple[Latecomer, ...] = ()
+    last_arrivals: tuple[LastArrival, ...] = ()
     limits: tuple[Limit, ...] = ()
     """What limits an average step, the largest first; only of traces, too."""
     functions: tuple[FunctionUse, ...] = ()

@@ -134,7 +134,7 @@ def _diagnose(given: _Prepared, settings: Settings) -> Diagnosis:
         rank_phases=tuple(rank_phases(job)),
         rank_times=times,
         limits=limits(job, times),
-        latecomers=last_arrivals(job),
+        last_arrivals=last_arrivals(job),
         functions=functions(job),
         periods=recurring,
         candidates=considered(after, verdicts, found.let_go, settings.explain, bool(absent)),

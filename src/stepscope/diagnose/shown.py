@@ -107,7 +107,7 @@ class FunctionUse:
 
 
 @dataclass(frozen=True)
-class Latecomer:
+class LastArrival:
     """The rank that made the others wait most in the collectives of one group and operator."""
 
     group: str

@@ -39,7 +39,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "skipped": [{"method": one.method, "why": one.why} for one in diagnosis.skipped],
         "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
         "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
-        "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
+        "latecomers": [_plain(vars(late)) for late in diagnosis.last_arrivals],
         "candidates": [_candidate(one) for one in diagnosis.candidates],
         "periods": [_plain(vars(one)) for one in diagnosis.periods],
         **_compared(diagnosis.compared),

@@ -310,7 +310,7 @@ def last_arrivals(diagnosis: Diagnosis) -> list[str]:
         f"{late.op} in {late.group}: rank {late.rank} arrived last in {late.last:,} of "
         f"{late.operators:,} and alone delayed the others by {units.duration(late.caused_ns)} per "
         "step"
-        for late in diagnosis.latecomers
+        for late in diagnosis.last_arrivals
     ]
 
 

@@ -24,7 +24,7 @@ from stepscope.diagnose.detect.steps.periods import CAUSES, EVIDENCE
 from stepscope.diagnose.finding import Evidence, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Period, RankPhase, RankTime
+from stepscope.diagnose.shown import FunctionUse, LastArrival, Limit, Period, RankPhase, RankTime
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.patterns import Patterns
 from stepscope.diagnose.views.peers import across_stages
@@ -69,7 +69,7 @@ def rank_phases(job: Observed) -> Iterator[RankPhase]:
         yield from map(RankPhase, ranks, repeat(phase), times)
 
 
-def last_arrivals(job: Observed) -> tuple[Latecomer, ...]:
+def last_arrivals(job: Observed) -> tuple[LastArrival, ...]:
     """The rank whose late arrivals cost the most, per group and operator; the costliest first."""
     arrivals = job.arrivals
     if arrivals is None or not len(job.line.steps):
@@ -83,13 +83,13 @@ def last_arrivals(job: Observed) -> tuple[Latecomer, ...]:
     return tuple(sorted(costly, key=lambda one: -one.caused_ns))
 
 
-def _latest(job: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
+def _latest(job: Observed, arrivals: Arrivals, operators: Ints) -> LastArrival:
     ranks = len(job.line.ranks)
     last = arrivals.last_rank[operators]
     caused = np.bincount(last, weights=arrivals.alone_ns[operators], minlength=ranks)
     row, first = int(np.argmax(caused)), int(operators[0])
     alone_ns = arrivals.alone_in(operators[last == row], len(job.line.steps))
-    return Latecomer(
+    return LastArrival(
         group=arrivals.group[first] or "", op=arrivals.op[first] or "",
         rank=int(job.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
         caused_ns=int(alone_ns.mean()),
