@@ -43,6 +43,9 @@ class When:
     first: int = 0
     last: int | None = None
 
+    def includes(self, step: int) -> bool:
+        return self.first <= step and (self.last is None or step <= self.last)
+
 
 @dataclass(frozen=True)
 class Fault(ABC):

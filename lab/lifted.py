@@ -28,8 +28,8 @@ AFTER = "steps-after.csv"
 def can_be(case: Case) -> bool:
     """Whether there are such faults, all of them made from outside or by conditions, not by how
     the job was started, and the job goes on."""
-    since_start = any(fault.when.first == 0 for fault in case.faults)
-    return since_start and not any(fault.hangs or fault.options() for fault in case.faults)
+    fixed = any(fault.hangs or fault.options() for fault in case.faults)
+    return case.slow_from_start and not fixed
 
 
 def lifted(case: Case) -> Case:

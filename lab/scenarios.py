@@ -31,6 +31,11 @@ class Case:
         return f"{self.scenario}-{self.seed}"
 
     @property
+    def slow_from_start(self) -> bool:
+        """Whether a fault makes steps longer from the first one on."""
+        return any(not fault.hangs and fault.when.first == 0 for fault in self.faults)
+
+    @property
     def held_out(self) -> bool:
         """A third of the cases are not looked at while methods are being developed. The healthy
         twins of others are not among them."""

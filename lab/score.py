@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.faults import When
+
 SURE = 0.5
 """The contract's limit (docs/diagnosis-json.md): below it a verdict accuses nobody."""
 SOFT = frozenset({"load_imbalance", "code"})
@@ -163,11 +165,7 @@ def true_loss(truth: Mapping[str, Any], span: tuple[int, int], times: Mapping[in
 def _share_lost(truth: Mapping[str, Any], step: int) -> float:
     """Of one step. What faults at the same time cost was measured together."""
     costs = zip(truth["faults"], truth["lost_each"], strict=True)
-    return max((cost for fault, cost in costs if _in(fault["when"], step)), default=0.0)
-
-
-def _in(window: Mapping[str, Any], step: int) -> bool:
-    return bool(window["first"] <= step and (window["last"] is None or step <= window["last"]))
+    return max((cost for fault, cost in costs if When(**fault["when"]).includes(step)), default=0.0)
 
 
 def _span(verdict: Verdict, times: Mapping[int, int]) -> tuple[int, int]:

@@ -59,8 +59,8 @@ def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:
 
 
 def needs_twin(case: Case) -> bool:
-    """Whether nothing before the fault says what a step takes without it; it may be lifted."""
-    return any(not fault.hangs and fault.when.first == 0 for fault in case.faults)
+    """Whether nothing in the run says what a step takes without the fault, if it is not lifted."""
+    return case.slow_from_start
 
 
 def is_recorded(case: Case, folder: Path) -> bool:
@@ -127,11 +127,7 @@ def _rank_sum(some: Sequence[int], others: Sequence[int]) -> float:
 
 def _during(faults: Sequence[Fault], times: dict[int, int]) -> list[int]:
     """Times of the steps with one of these faults."""
-    spans = [fault.when for fault in faults]
-    return [
-        ns for step, ns in times.items()
-        if any(w.first <= step and (w.last is None or step <= w.last) for w in spans)
-    ]  # fmt: skip
+    return [ns for step, ns in times.items() if any(one.when.includes(step) for one in faults)]
 
 
 def _typical(times: list[int], steady: bool) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from stepscope.errors import FormatError, StoreError
 from stepscope.evaluate.producers import Producers
 from stepscope.evaluate.records import TABLES as BY_WIRE
-from stepscope.processor.folders.jobs import NO_OPEN_OPS, OPEN_OPS_FILE
+from stepscope.processor.folders.folder import NO_OPEN_OPS, OPEN_OPS_FILE
 from stepscope.processor.instructions import Append, Instruction, JobKnown, OpenOps, Refuse, Stalled
 from stepscope.processor.state.fragments import with_devices
 from stepscope.processor.state.host_state import HOLD_NS, HostState

@@ -17,13 +17,14 @@ import numpy as np
 
 from stepscope.diagnose.network.transfers import LEAST, Transfers
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask, runs
 
 LEAST_HOSTS = 3
 """Of two hosts in a ring each is before and behind the slow link."""
 SPREAD, CHANCE_SPREAD = 0.05, 0.02
 """Part of the transfer by which ends must spread, and a standard deviation of what they do by
-chance: measured on real data 0.1 to 0.3 with a slow host, and 0 to 0.03 without."""
+chance: measured on real data 0.1 to 0.3 with a slow host, and 0 to 0.05 without (0.1 in one of 30
+jobs)."""
 MUCH = 10.0
 """More evidence that somebody is slow changes nothing."""
 SLOWEST = 0.2
@@ -70,7 +71,7 @@ def ring_ends(
     rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
     longest = max((float(total[at]) for at in rings), default=0.0)
     asked = [at for at in rings if total[at] > LONG * longest]
-    found = [_of_place(moved, at, now, usual, least / total[at]) for at in asked]
+    found = [_of_place(moved, at, now, usual, least, float(total[at])) for at in asked]
     return [one for one in found if one is not None]
 
 
@@ -89,10 +90,14 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
 
 
 def _of_place(
-    moved: Transfers, at: int, now: Mask, usual: Mask | None, least: float
+    moved: Transfers, at: int, now: Mask, usual: Mask | None, least_ns: float, total_ns: float
 ) -> RingEnds | None:
-    """What the ends of the kind that takes most time show; `least`: the part of all transfers of
-    the place that it must cost."""
+    """What the ends of the kind that takes most time show.
+
+    Args:
+        least_ns: what must be lost in all columns.
+        total_ns: how long all transfers of the place took in them.
+    """
     here = np.flatnonzero((moved.place == at) & now[moved.column])
     if here.size < LEAST:
         return None
@@ -112,12 +117,11 @@ def _of_place(
     if spread < max(SPREAD * took, SURE * error):
         return None
     hosts, op = moved.hosts[at], moved.ops[kind]
-    every_ns = float(moved.took_ns[(moved.place == at) & now[moved.column]].sum())
     apart = usual is not None or len(set(hosts)) == len(hosts)
     fits = [*_fits(typical, moved, at, apart, op == "AllToAll")]
     hop_ns = max(fits, key=lambda one: one.weight).hop_ns
     slower = _slower(op, len(hosts), (spread / (len(hosts) / 2), hop_ns), took)
-    if max(spread * len(late) / every_ns, slower[1]) < least:
+    if max(spread * len(late), slower[1] * total_ns) < least_ns:
         return None
     somebody = min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH)
     return RingEnds(at, {one.name: one.weight for one in fits}, somebody, spread, slower)
@@ -127,8 +131,7 @@ def _error(late: Floats, column: Ints) -> float:
     """Standard error of the usual ends. The operators of a step are delayed together by whatever
     else runs then: only steps are independent of each other."""
     order = np.argsort(column, kind="stable")
-    begins = np.flatnonzero(np.diff(column[order], prepend=-1))
-    count = np.diff(np.append(begins, order.size))
+    begins, count = runs(column[order])
     of_steps = np.add.reduceat(late[order], begins) / count[:, None]
     return float(max(stats.sigma(one) for one in of_steps.T) / np.sqrt(len(of_steps)))
 

@@ -19,7 +19,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING, arrivals, match
 from stepscope.trace import Host
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, runs
 
 LEVEL = 0.5
 """The quantile that is the level of some transfers. A link whose rate is limited lets some through
@@ -76,8 +76,7 @@ class Transfers:
         width = int(self.kind.max(initial=0)) + 1
         key = self.place[chosen] * width + self.kind[chosen]
         order = np.lexsort((self.took_ns[chosen], key))
-        begins = np.flatnonzero(np.diff(key[order], prepend=-1))
-        count = np.diff(np.append(begins, order.size))
+        begins, count = runs(key[order])
         level = self.took_ns[chosen][order][begins + (quantile * count).astype(np.int64)]
         enough = count >= LEAST
         keys = key[order][begins][enough]

@@ -12,8 +12,10 @@ from stepscope.processor.settings import Settings
 from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles
 from stepscope.store.writer import FlushStatus, JobWriter
-from stepscope.trace import Job
+from stepscope.trace import TABLES, Job
 
+OPEN_OPS_FILE = "open"
+NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 MOST_ROWS = 10_000
 """Rows of a table that are collected here before they go to the writer, because converting them
 together costs little more than converting one; the writer bounds the rest."""
@@ -73,11 +75,13 @@ class JobFolder:
             for table in list(self._waiting):
                 self._hand_over(table)
 
-    def replace(self, table: str, file: str, rows: Rows) -> None:
-        """Replaces a file's rows; rows that are dropped from it must be in the table before."""
+    def replace_open(self, rows: Rows) -> None:
+        """Replaces the list of outstanding operators; those that ended must be in the table
+        before."""
+        rows = rows or NO_OPEN_OPS
         self._hand_over_all()
-        self._writer.replace(table, file, rows)
-        if self._traces is not None and table == "comm_ops":
+        self._writer.replace("comm_ops", OPEN_OPS_FILE, rows)
+        if self._traces is not None:
             self._traces.outstanding = rows
 
     def store(self) -> None:

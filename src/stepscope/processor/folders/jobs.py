@@ -16,11 +16,10 @@ from stepscope.processor.records.normalise import Rows
 from stepscope.processor.settings import Settings
 from stepscope.store.layout import job_location
 from stepscope.store.location import Location
-from stepscope.trace import TABLES, Job
+from stepscope.trace import Job
 
 logger = logging.getLogger(__name__)
 
-OPEN_OPS_FILE = "open"
 RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
 _IDLE_SECONDS = 60.0
@@ -29,7 +28,6 @@ _UNHEARD = (
     ": no process that imports torch reported; Python's -I, -E and -S, and a PYTHONPATH that a "
     "script sets, hide stepscope's start-up"
 )
-NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
 class JobFolders:
@@ -122,7 +120,7 @@ class JobFolders:
         """Replaces the list of outstanding operators, which is stored with the other rows."""
         folder = self._folders.get(job)
         if folder is not None:
-            folder.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
+            folder.replace_open(rows)
 
     def hurry(self, job: str) -> None:
         """Requests a flush of a job now instead of at its next turn."""

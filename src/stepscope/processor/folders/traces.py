@@ -173,26 +173,20 @@ class JobTraces:
         """A gzip member of the rows; empty if there is nothing to draw."""
         writer = self._writer(rank)
         head = clock_packet() + writer.head()
-        if rank != _HOST_LEVEL:
-            packets = rank_packets(writer, tables, self._until_ns)
+        packets: Iterator[bytes]
+        if rank == _HOST_LEVEL:
+            packets = chain(self._description(window, now_ns), host_packets(writer, tables))
         else:
-            packets = self._host_packets(writer, window, tables, now_ns)
+            packets = rank_packets(writer, tables, self._until_ns)
         first = next(packets, None)
         return b"" if first is None else packed_parts(chain((head, first), packets))
 
-    def _host_packets(
-        self, writer: GroupWriter, window: int, tables: Tables, now_ns: int
-    ) -> Iterator[bytes]:
-        if window == now_ns // WINDOW_NS:
-            yield from self._description(window)
-        yield from host_packets(writer, tables)
-
-    def _description(self, window: int) -> Iterator[bytes]:
-        """What is known of the job, once per file and whenever that changes."""
-        job = self.job
-        if job.job_id and self._described != (window, job):
-            self._described = window, job
-            yield description_packet(job, OF_NO_RANK)
+    def _description(self, window: int, now_ns: int) -> Iterator[bytes]:
+        """What is known of the job, in the newest file: once, and whenever that changes."""
+        known = window, self.job
+        if window == now_ns // WINDOW_NS and self.job.job_id and self._described != known:
+            self._described = known
+            yield description_packet(self.job, OF_NO_RANK)
 
     def _writer(self, rank: int) -> GroupWriter:
         if rank not in self._writers:
