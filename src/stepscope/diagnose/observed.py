@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -353,10 +353,13 @@ class Observed:
     @cached_property
     def processor(self) -> Floats | None:
         """CPU time of the main thread per rank and step, or None if it was not measured."""
-        known = np.isfinite(self.own.cpu)
-        if not known.any():
-            return None
-        return np.where(known.any(axis=0), np.nansum(self.own.cpu, axis=0), np.nan)
+        return self.processor_in(self.own.phases)
+
+    def processor_in(self, phases: Collection[str]) -> Floats | None:
+        """The same in some phases."""
+        own = self.own.cpu[[one in phases for one in self.own.phases]]
+        known = np.isfinite(own).any(axis=0)
+        return np.where(known, np.nansum(own, axis=0), np.nan) if known.any() else None
 
     def hardware(self, metric: str, first: int, stop: int) -> Floats:
         """Mean of a per-rank metric over a range of steps; NaN for ranks without samples."""

@@ -29,7 +29,7 @@ from stepscope.diagnose.decide.verdict import ranked, verdict_of, with_loss
 from stepscope.diagnose.detect.steps.duties import pauses_of_all, planned_steps
 from stepscope.diagnose.detect.steps.periods import periods
 from stepscope.diagnose.detect.stuck import desync, hang, vanished
-from stepscope.diagnose.finding import Diagnosis, Finding, Skipped, Slowdown, Span, Stuck, Verdict
+from stepscope.diagnose.finding import Diagnosis, Finding, Skipped, Slowdown, Stuck, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview.compared import compared
 from stepscope.diagnose.overview.overview import (
@@ -155,7 +155,7 @@ def _outline(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
         state=known_as.state,
-        steps=_steps(series),
+        steps=(series.steps[0], series.steps[-1]) if series.steps else None,
         windows=known_as.windows(verdicts),
         verdicts=verdicts,
         series=series,
@@ -237,10 +237,6 @@ def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[i
     at = {column + more for one in blamed if isinstance(one, Slowdown) and one.spikes
           for column in one.columns for more in (0, 1)}  # fmt: skip
     return frozenset(int(job.line.steps[column]) for column in at if column < len(job.line.steps))
-
-
-def _steps(series: StepSeries) -> Span | None:
-    return (series.steps[0], series.steps[-1]) if series.steps else None
 
 
 def _series_of(steps: Ints, took_ns: Floats) -> StepSeries:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import is_dataclass
 from typing import Any
 
 from stepscope.diagnose.finding import AnomalousWindow, Candidate, Diagnosis, Verdict
-from stepscope.diagnose.shown import Compared, Ledger
 from stepscope.report import story
 
 
@@ -21,7 +20,6 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     an average step goes) and `latecomers` (last arrivals in collectives), and `periods` (slow
     steps that come back at regular distances).
     """
-    profiled = [_plain(vars(one)) for one in diagnosis.functions]
     return {
         "schema": 1,
         "job_id": diagnosis.job_id,
@@ -34,18 +32,18 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "unrecorded": diagnosis.unrecorded,
         "windows": [_window(window) for window in diagnosis.windows],
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
-        "ledger": _ledger(diagnosis.ledger),
-        "clocks": [_plain(vars(clock)) for clock in diagnosis.clocks],
+        "ledger": _plain(diagnosis.ledger),
+        "clocks": _plain(diagnosis.clocks),
         "skipped": [{"method": one.method, "why": one.why} for one in diagnosis.skipped],
-        "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
-        "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
-        "latecomers": [_plain(vars(late)) for late in diagnosis.last_arrivals],
+        "rank_times": _plain(diagnosis.rank_times),
+        "limits": _plain(diagnosis.limits),
+        "latecomers": _plain(diagnosis.last_arrivals),
         "candidates": [_candidate(one) for one in diagnosis.candidates],
-        "periods": [_plain(vars(one)) for one in diagnosis.periods],
-        **_compared(diagnosis.compared),
+        "periods": _plain(diagnosis.periods),
+        **({"compared": _plain(diagnosis.compared)} if diagnosis.compared else {}),
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
-        **({"functions": profiled} if profiled else {}),
+        **({"functions": _plain(diagnosis.functions)} if diagnosis.functions else {}),
     }
 
 
@@ -62,26 +60,7 @@ _VERDICT_KEYS = (
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    fields = {**vars(verdict)}
-    fields["devices"] = [asdict(device) for device in verdict.devices]
-    fields["decisions"] = [vars(decision) for decision in verdict.decisions]
-    fields["opinions"] = [vars(opinion) for opinion in verdict.opinions]
-    fields["places"] = [asdict(place) for place in verdict.places]
-    fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
-    return {key: _plain(fields[key]) for key in _VERDICT_KEYS}
-
-
-def _ledger(ledger: Ledger | None) -> Any:
-    if ledger is None:
-        return None
-    return _plain({**vars(ledger), "lost": [one._asdict() for one in ledger.lost]})
-
-
-def _compared(found: Compared | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    changes = [vars(change) for change in found.changes]
-    return {"compared": _plain({**vars(found), "changes": changes})}
+    return {key: _plain(getattr(verdict, key)) for key in _VERDICT_KEYS}
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:
@@ -90,12 +69,17 @@ def _candidate(one: Candidate) -> dict[str, Any]:
     return _plain({  # type: ignore[no-any-return]
         "who": one.who, "ranks": one.ranks, "verdict": one.verdict,
         "ended_by": None if one.ended_by is None else one.ended_by.rule,
-        "decisions": [vars(decision) for decision in decisions],
+        "decisions": decisions,
     })  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
-    """Makes a value JSON-compatible: tuples to lists, numpy scalars to numbers, NaN to null."""
+    """Makes a value JSON-compatible: records to objects, tuples to lists, numpy scalars to numbers,
+    NaN to null."""
+    if is_dataclass(value):
+        value = vars(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -11,6 +11,7 @@ from stepscope.window.numbering import (
     occurrence,
     ordered,
     ranges,
+    rows_by,
     runs,
     stable_order,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "occurrence",
     "ordered",
     "ranges",
+    "rows_by",
     "runs",
     "stable_order",
     "taken",

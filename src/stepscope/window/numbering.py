@@ -100,6 +100,12 @@ def first_rows(number: Ints) -> Ints:
     return first
 
 
+def rows_by(number: NDArray[Any]) -> list[Rows]:
+    """The rows of each number, in the order of the numbers; of no rows one empty list."""
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
+
+
 def occurrence(number: Ints, order_by: Ints) -> Ints:
     """The index of each row among the rows with its number, in the order of another column."""
     order = ordered(number, order_by)

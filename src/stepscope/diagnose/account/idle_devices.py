@@ -26,37 +26,13 @@ def idle_beyond_peers(job: Observed) -> Floats | None:
     groups = job.groups(None)
     if is_staged(job.window) and any(rows.size < 2 for rows in groups):
         return None
-    beyond = np.nan_to_num(above_peers(host_wait_ns(job), groups))
-    waits = stats.column_median(exposed_ns(job))
+    beyond = np.nan_to_num(above_peers(device_ns(job, "host_wait_ns"), groups))
+    waits = stats.column_median(device_ns(job, "exposed_ns"))
     return np.clip(beyond, 0.0, np.nan_to_num(waits))
 
 
-def host_wait_ns(job: Observed) -> Floats:
-    """`[rank, step]`: time in which a device idles until its host launches more; NaN unknown."""
-    return _grid(job, "host_wait_ns")
-
-
-def paused_ns(job: Observed) -> Floats:
-    """`[rank, step]`: the same while the host does something else than launch; NaN unknown."""
-    return _grid(job, "pauses_ns")
-
-
-def read_ns(job: Observed) -> Floats:
-    """`[rank, step]`: the same after copies to the host, which reads a value; NaN unknown."""
-    return _grid(job, "reads_ns")
-
-
-def exposed_ns(job: Observed) -> Floats:
-    """`[rank, step]`: time in which a device communicates and computes nothing; NaN unknown."""
-    return _grid(job, "exposed_ns")
-
-
-def computed_ns(job: Observed) -> Floats:
-    """`[rank, step]`: time in which a device computes; NaN unknown."""
-    return _grid(job, "compute_ns")
-
-
-def _grid(job: Observed, part: str) -> Floats:
+def device_ns(job: Observed, part: str) -> Floats:
+    """`[rank, step]`: how long devices do something, a column of `views.breakdown`; NaN unknown."""
     grid = np.full(job.line.shape, np.nan)
     if job.breakdown is not None:
         steps = job.breakdown.steps

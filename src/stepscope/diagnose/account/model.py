@@ -103,7 +103,7 @@ def _computed(job: Observed) -> Floats | None:
     if rows is None or not receives_apart(rows):
         return None
     names = [name for name in rows.names.values if is_work(name)]
-    return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
+    return np.asarray(rows.grids(rows.duration, names).sum(axis=0))
 
 
 def _microbatches(job: Observed, stage: Ints) -> int:
@@ -183,7 +183,7 @@ def _as_slow(job: Observed, one: Suspect, passes: frozenset[str]) -> list[Floats
     rows = phase_rows(job.window, job.line) if hidden else None
     lasted = [own.of(phase) for phase in phases]
     if rows is not None:
-        lasted += [*rows.grids(rows.duration.astype(np.float64), hidden)]
+        lasted += [*rows.grids(rows.duration, hidden)]
     return [time[one.row, one.columns] for time in lasted]
 
 

@@ -28,7 +28,6 @@ from stepscope.diagnose.views.hidden_waits import (
     passes_alone,
     receives_apart,
 )
-from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS, UNNAMED, is_staged
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER, WEIGHT
@@ -99,7 +98,7 @@ def hidden_passes(job: Observed, whole: bool = False) -> Floats | None:
         return None
     if not (whole or receives_apart(rows)) and (rows.names.equals(*names) & is_whole(rows)).any():
         return None
-    return np.asarray(rows.grids(rows.duration.astype(np.float64), names).sum(axis=0))
+    return np.asarray(rows.grids(rows.duration, names).sum(axis=0))
 
 
 def together_in_passes(job: Observed) -> Floats | None:
@@ -114,7 +113,7 @@ def together_in_passes(job: Observed) -> Floats | None:
     units = connected([*alone, *(rows[rows >= 0].tolist() for rows in groups)])
     for rows in units:
         spent[rows] = spent[rows].min(axis=0)
-    stage = stages(job.window)
+    stage = job.window.job.stage_by_rank
     of_unit = [stage.get(int(job.line.ranks[rows[0]]), 0) for rows in units]
     return spent if min(np.bincount(of_unit)) > 1 else None
 

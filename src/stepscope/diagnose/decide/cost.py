@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.account.idle_devices import exposed_ns
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.account.model import Model, device_excess_ns
 from stepscope.diagnose.decide.alone import lost_by
 from stepscope.diagnose.decide.held_up import graph_about
@@ -215,7 +215,7 @@ def _waited_ns(job: Observed, one: Suspect) -> float:
     pipelines, in which others wait as well."""
     if job.breakdown is None or is_staged(job.window) or one.spikes:
         return 0.0
-    exposed = exposed_ns(job)[:, one.columns]
+    exposed = device_ns(job, "exposed_ns")[:, one.columns]
     peers = exposed[job.peers_of(one.row, one.phase)]
     more = stats.median(stats.column_median(peers) - exposed[one.row])
     return float(np.clip(more, 0.0, max(one.excess_ns, 0.0)))

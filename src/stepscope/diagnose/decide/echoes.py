@@ -29,8 +29,9 @@ from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.phase_rows import phase_rows
+from stepscope.diagnose.views.some_steps import of_ranks
 from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED, all_waits_recorded, waiting
-from stepscope.window import Ints, Window
+from stepscope.window import Ints
 
 ECHO = 0.5
 """Less than half of another culprit's excess may be its echo, and makes no more than a suspect. Nor
@@ -133,7 +134,8 @@ def _excess(job: Observed, phase: str, suspect: Suspect) -> float:
 
 def _excess_in(job: Observed, phases: list[str], suspect: Suspect, peers: Ints) -> float:
     """How much longer than its peers the rank is in these phases, but in no operator, per step."""
-    part = _of_ranks(job, np.append(peers, suspect.row))
+    members = job.line.ranks[np.append(peers, suspect.row)]
+    part = of_ranks(job.window, members, ("phases", "comm_ops"))
     rows = phase_rows(part, job.line)
     busy = None if rows is None else waiting(part, rows)
     if rows is None or busy is None:
@@ -142,16 +144,6 @@ def _excess_in(job: Observed, phases: list[str], suspect: Suspect, peers: Ints) 
     spent_in = rows.grids(spent, phases)[:, :, suspect.columns]
     excess = [one[suspect.row] - stats.column_median(one[peers]) for one in spent_in]
     return float(np.nan_to_num(excess).sum(axis=0).mean())
-
-
-def _of_ranks(job: Observed, rows: Ints) -> Window:
-    """The phases and operators of some rows of the grid."""
-    ranks, tables = job.line.ranks[rows], {}
-    for name in ("phases", "comm_ops"):
-        table = job.window.table(name)
-        if table is not None:
-            tables[name] = table.take(np.isin(table.ints("rank"), ranks))
-    return Window(job.window.job, tables)
 
 
 def without_victims(

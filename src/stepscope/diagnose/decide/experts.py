@@ -29,7 +29,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import SHARE, SLICE_NS, Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.peers import is_expert, stages
+from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.unnamed import BETWEEN, KERNELS
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Window
@@ -86,7 +86,7 @@ def _levels(job: Observed, one: Suspect) -> Floats:
 def holders(window: Window) -> list[frozenset[int]]:
     """The ranks that hold the same experts, where there are several."""
     places: dict[tuple[int, int], set[int]] = {}
-    stage = stages(window)
+    stage = window.job.stage_by_rank
     for group in window.job.groups_of_kind("ep"):
         for at, rank in enumerate(group.ranks) if len(group.ranks) > 1 else ():
             places.setdefault((at, stage.get(rank, 0)), set()).add(rank)

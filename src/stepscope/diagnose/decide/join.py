@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
-from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
+from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown, around
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.words.advice import name_ranks
@@ -97,14 +97,9 @@ def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown
 
 
 def _over_all_steps(same: Sequence[Slowdown]) -> Slowdown:
-    spans = [one.steps for one in same if one.steps is not None]
-    times = [one.time_ns for one in same if one.time_ns is not None]
-    first, last = zip(*spans, strict=True) if spans else ((), ())
-    begin, end = zip(*times, strict=True) if times else ((), ())
     return replace(
         _join(same), columns=frozenset().union(*(one.columns for one in same)),
-        steps=(min(first), max(last)) if first else None,
-        time_ns=(min(begin), max(end)) if begin else None,
+        steps=around(one.steps for one in same), time_ns=around(one.time_ns for one in same),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from stepscope.diagnose.account.absent import unrecorded_ranks
-from stepscope.diagnose.account.idle_devices import exposed_ns, host_wait_ns
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.decide.unseen import meeting_absent, waiting_for_absent
 from stepscope.diagnose.decide.waits_known import connects
@@ -163,7 +163,7 @@ def _idle_devices(job: Observed) -> str:
     if not job.line.is_trace or job.window.table("kernels") is None:
         return ""
     skip = job.line.warm_up
-    waits = by_all(host_wait_ns(job))[skip:]
+    waits = by_all(device_ns(job, "host_wait_ns"))[skip:]
     part = stats.median(waits / np.maximum(job.line.job_period_ns[skip:], 1.0))
     if not part > MOST_UNEXPLAINED:
         return ""
@@ -179,7 +179,7 @@ def _waiting_for_others(job: Observed) -> str:
     if not job.line.is_trace or kernels is None or is_staged(job.window):
         return ""
     skip = job.line.warm_up
-    exposed = exposed_ns(job)[:, skip:]
+    exposed = device_ns(job, "exposed_ns")[:, skip:]
     waits = stats.column_median(exposed) - by_all(exposed)
     part = stats.median(waits / np.maximum(job.line.job_period_ns[skip:], 1.0))
     if not part > MOST_UNEXPLAINED:

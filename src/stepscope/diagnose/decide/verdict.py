@@ -40,11 +40,7 @@ def _function(finding: Finding, stack: Sequence[str]) -> str | None:
     """The finding's function, or where a rank hangs: never one of stepscope's own."""
     if finding.function is not None and not is_ours(finding.function):
         return finding.function
-    return users_frame(stack) if _hangs(finding) else None
-
-
-def _hangs(finding: Finding) -> bool:
-    return finding.kind == "hang"
+    return users_frame(stack) if finding.kind == "hang" else None
 
 
 def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
@@ -54,7 +50,7 @@ def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
         return ()
     if finding.stack is not None or not finding.ranks:
         return finding.stack or ()
-    shown = _hangs(finding) or finding.method == "desync"
+    shown = finding.kind == "hang" or finding.method == "desync"
     return lasting_stack(until_it_ended(window), finding.ranks[0]) if shown else ()
 
 

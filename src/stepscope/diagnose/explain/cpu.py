@@ -194,7 +194,8 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
         return None
     if suspect.phase in UNNAMED:
         return _used(job, suspect)
-    used = _processor_time(job, suspect)
+    # phases that a device timed have none, and that of others says nothing about them
+    used = job.processor_in({*suspect.phases} & {*job.own.phases} or job.own.phases)
     if used is None:
         return None
     extra = used[suspect.row] - job.peer_median(used, suspect.phase, suspect.row)
@@ -204,17 +205,6 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
     if suspect.spikes:
         return float(np.nansum(extra)) / suspect.whole_ns
     return float(stats.block_means(extra[None], len(extra))[0, 0]) / suspect.excess_ns
-
-
-def _processor_time(job: Observed, suspect: Suspect) -> Floats | None:
-    """The main threads' processor time, `[rank, step]`, in the phases that carry the excess; in all
-    phases where the excess is in none. Phases that a device timed have no processor time, and that
-    of others says nothing about them."""
-    own = [job.own.cpu[at] for at, phase in enumerate(job.own.phases) if phase in suspect.phases]
-    if not own:
-        return job.processor
-    known = np.isfinite(own).any(axis=0)
-    return np.where(known, np.nansum(own, axis=0), np.nan) if known.any() else None
 
 
 def _used(job: Observed, suspect: Suspect) -> float | None:

@@ -27,8 +27,9 @@ from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.frames import LOADER, compiles
+from stepscope.diagnose.views.some_steps import of_ranks
 from stepscope.diagnose.views.stacks import SAMPLE_NS, Samples
-from stepscope.window import NULL, Floats, Ints, Table, Union, Window, union
+from stepscope.window import NULL, Floats, Ints, Table, Union, union
 
 MOST_PEERS = 8
 """Enough for a median; each costs a pass over its rows. Our simulator."""
@@ -102,7 +103,7 @@ def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
     def place(table: Table) -> Ints:
         return job.line.rows(table.ints("rank"))
 
-    window = _about(job, rows)
+    window = of_ranks(job.window, job.line.ranks[rows], ("phases", "kernels", "comm_ops"))
     at_work = busy(window, place, axis)
     comm = window.table("comm_ops")
     if at_work is None or comm is None or not comm.has("end_ns"):
@@ -111,16 +112,6 @@ def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
     row = place(comm)
     start, end = axis.at(row, arrivals(comm)), axis.at(row, comm.ints("end_ns"))
     return union(np.concatenate((at_work.start, start)), np.concatenate((at_work.end, end)))
-
-
-def _about(job: Observed, rows: Ints) -> Window:
-    """The window with only some rows of the grid."""
-    near = np.zeros(len(job.line.ranks) + 1, np.bool_)  # the last one is for other ranks
-    near[rows] = True
-    tables = {name: table.take(near[job.line.rows(table.ints("rank"))])
-              for name in ("phases", "kernels", "comm_ops")
-              if (table := job.window.table(name)) is not None}  # fmt: skip
-    return Window(job.window.job, tables)
 
 
 class IdleFunction:

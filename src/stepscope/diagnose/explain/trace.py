@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.detect.profiled.odd_patterns import LONGER
 from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.explain.kernels import NAMED
@@ -32,7 +33,7 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.frames import compiles
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.words.numbers import percent
-from stepscope.window import Floats, Ints, Mask, Strings, Table
+from stepscope.window import Floats, Mask, Strings, Table
 
 LEAST_SHARE = 0.1
 """Of the excess: a part or kernel that carries less is not named. Our simulator."""
@@ -93,28 +94,18 @@ def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
 def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:
     """Excess per step of each part over the median of the peers, never negative; idle time counts
     only where no communication was lost."""
-    found = job.breakdown
-    if found is None:
+    if job.breakdown is None:
         return None
-    steps = found.steps
-    row, column = job.line.places(steps)
-    inside = (row >= 0) & (column >= suspect.first) & (column < suspect.stop)
-    out = {}
-    lost = lost_operators(job.window, job.line)[suspect.row, suspect.first : suspect.stop].any()
+    inside, out = slice(suspect.first, suspect.stop), {}
+    lost = lost_operators(job.window, job.line)[suspect.row, inside].any()
     for name, (cause, columns) in _PARTS.items():
         if lost and cause == "host":
             continue
-        values = np.sum([steps.floats(column) for column in columns], axis=0)
-        mean = _means(row[inside], values[inside], len(job.line.ranks))
+        spent = np.sum([device_ns(job, column)[:, inside] for column in columns], axis=0)
+        mean = stats.row_means(spent)
         usual = stats.median(mean[job.peers_of(suspect.row, suspect.phase)])
         out[name] = max(float(mean[suspect.row]) - usual, 0.0)
     return out if all(np.isfinite(value) for value in out.values()) else None
-
-
-def _means(row: Ints, values: Floats, ranks: int) -> Floats:
-    count = np.bincount(row, minlength=ranks)
-    total = np.bincount(row, weights=values, minlength=ranks)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _totals(job: Observed, suspect: Suspect) -> _Totals:

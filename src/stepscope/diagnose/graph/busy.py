@@ -7,7 +7,7 @@ taken to be at the end of the pass, where ranks wait for gradients that were exc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,11 +38,7 @@ class Lanes:
 
     def of(self, table: Table) -> Ints:
         """The lane of each row; -1 for other steps, no step, or rows of a host."""
-        return np.concatenate([self._of(part) for _, part in table.parts()])
-
-    def _of(self, table: Table) -> Ints:
-        column, row = self.line.columns(table.ints("step")), self.line.rows(table.ints("rank"))
-        return self._at(row, column)
+        return np.concatenate([self._at(*self.line.places(part)) for _, part in table.parts()])
 
     def when(self, table: Table, time_ns: Ints) -> Ints:
         """The same, but a row whose time is before its step began belongs to the step before.
@@ -97,9 +93,7 @@ def busy(window: Window, place: Callable[[Table], Ints], axis: Axis) -> Union | 
     Args:
         place: the section that each row of a table belongs to, -1 for none.
     """
-    for table, computes in (_kernels(window), _pieces(window)):
-        if table is None:
-            continue
+    for table, computes in _computing(window):
         lane = place(table)
         kept = computes & (lane >= 0)
         rows, lane = table.take(kept), lane[kept]
@@ -137,19 +131,13 @@ def waited_at_end(window: Window, rows: Table) -> Ints:
     return waited
 
 
-def _kernels(window: Window) -> tuple[Table | None, Mask]:
-    """The table of kernels, and which of its rows compute."""
-    kernels = window.table("kernels")
-    if kernels is None:
-        return None, np.zeros(0, np.bool_)
-    return kernels, computing(kernels.strings("kernel"))
-
-
-def _pieces(window: Window) -> tuple[Table | None, Mask]:
-    phases = window.table("phases")
-    if phases is None:
-        return None, np.zeros(0, np.bool_)
-    return phases, phases.strings("phase").equals(*computing_phases(phases))
+def _computing(window: Window) -> Iterator[tuple[Table, Mask]]:
+    """The kernels, then the phases, as far as recorded, and which of their rows compute."""
+    kernels, phases = window.table("kernels"), window.table("phases")
+    if kernels is not None:
+        yield kernels, computing(kernels.strings("kernel"))
+    if phases is not None:
+        yield phases, phases.strings("phase").equals(*computing_phases(phases))
 
 
 def computing_phases(phases: Table) -> list[str]:

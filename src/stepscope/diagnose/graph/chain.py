@@ -49,7 +49,7 @@ class Chain:
         """How much shorter each step of the job gets, by column of the graph."""
         tail = self._tails(saved_at_end)
         saved = saved + np.where(self.first, tail[self.graph.lane - 1], 0)
-        before, after = (self._latest(one) for one in (
+        before, after = (self.graph.ended_ns(one) for one in (
             self.graph.finish_ns, self.replay.finish_linked_ns(saved, tail)))  # fmt: skip
         sooner = np.where(before == NULL, 0, before - after)
         known = np.flatnonzero(np.diff(self.graph.lanes.columns, prepend=-2) == 1)
@@ -64,10 +64,6 @@ class Chain:
             idle = lanes[self.follows[lanes] & (self.graph.last[lanes] == BEGIN)]
             tail[idle] += tail[idle - 1]
         return tail
-
-    def _latest(self, finish_ns: Ints) -> Ints:
-        """When the last rank finished each step."""
-        return np.asarray(finish_ns.reshape(-1, self.graph.lanes.columns.size).max(axis=0))
 
 
 def _follows(graph: StepGraph) -> Mask:

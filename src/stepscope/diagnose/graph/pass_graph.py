@@ -21,7 +21,7 @@ import numpy as np
 
 from stepscope.diagnose.graph.passes import Passes
 from stepscope.diagnose.numeric import compiled
-from stepscope.window import Ints, Mask
+from stepscope.window import Ints, Mask, rows_by
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,7 @@ def _alike(place: Ints, whole: Mask) -> list[Ints]:
     """Lanes in which all passes were in the same order: equal sums of random weights."""
     lanes = place[:, whole]
     weights = np.random.default_rng(0).integers(1, 2**31, lanes.shape[0])
-    key = weights @ lanes
-    _, number = np.unique(key, return_inverse=True)
-    order = np.argsort(number, kind="stable")
-    bounds = np.flatnonzero(np.diff(number[order])) + 1
-    return [part for part in np.split(order, bounds) if part.size]
+    return [part for part in rows_by(weights @ lanes) if part.size]
 
 
 def topology_of(passes: Passes, vertices: Ints, place: Ints) -> Topology | None:

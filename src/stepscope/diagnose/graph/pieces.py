@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.diagnose.graph.covers import phase_covers
 from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
 from stepscope.diagnose.numeric import stats
-from stepscope.window import NULL, Floats, Ints, Mask, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Window, occurrence
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,7 @@ class Pieces:
     @cached_property
     def place(self) -> Ints:
         """The place of each piece within its lane, from 0 in order of time."""
-        order = np.lexsort((self.end_ns, self.lane))
-        lane = self.lane[order]
-        new = np.flatnonzero(np.diff(lane, prepend=-1) != 0)
-        counts = np.diff(np.append(new, lane.size))
-        place = np.empty(lane.size, np.int64)
-        place[order] = np.arange(lane.size) - np.repeat(new, counts)
-        return place
+        return occurrence(self.lane, self.end_ns)
 
     def until(self, spent: Floats) -> Floats:
         """What each lane has spent by the end of each piece, given what was spent in each: a piece

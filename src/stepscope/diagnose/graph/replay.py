@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
-from stepscope.window import NULL, Ints, stable_order
+from stepscope.window import NULL, Ints, ranges, stable_order
 
 CONNECTED = 0.9
 """Part of the rows that must be replayed, and of the collectives and transfers that must have all
@@ -126,8 +126,8 @@ def _levels(graph: StepGraph) -> Iterator[Ints]:
     pending = np.bincount(units.follower, minlength=units.bounds.size - 1)
     ready = np.flatnonzero((pending == 0) & (np.diff(units.bounds) > 0))
     while ready.size:
-        yield units.order[_ranges(units.bounds[ready], np.diff(units.bounds)[ready])]
-        after = units.follower[_ranges(units.first[ready], np.diff(units.first)[ready])]
+        yield units.order[ranges(units.bounds[ready], np.diff(units.bounds)[ready])]
+        after = units.follower[ranges(units.first[ready], np.diff(units.first)[ready])]
         nexts, count = np.unique(after, return_counts=True)
         pending[nexts] -= count
         ready = nexts[pending[nexts] == 0]
@@ -166,10 +166,3 @@ class _Units:
 def _bounds(number: Ints, count: int) -> Ints:
     """Where the rows of each number begin, when sorted by it."""
     return np.concatenate(([0], np.cumsum(np.bincount(number, minlength=count))))
-
-
-def _ranges(first: Ints, length: Ints) -> Ints:
-    """Concatenates the integer ranges [first, first + length)."""
-    stop = np.cumsum(length)
-    within = np.arange(stop[-1] if stop.size else 0)
-    return np.asarray(within + np.repeat(first - (stop - length), length))

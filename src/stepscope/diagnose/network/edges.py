@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.views.peers import stages
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Table, Window, first_rows, numbered
 
@@ -88,7 +87,7 @@ class Places:
         self._groups = {group.id: _Group(group) for group in window.groups}
         self._names = names
         host = {rank: one.name for one in window.job.hosts for rank in one.ranks}
-        self._where = _Location(host, stages(window))
+        self._where = _Location(host, window.job.stage_by_rank)
 
     def of(self, ends: Ends) -> Ints:
         """The number of each operator's place."""

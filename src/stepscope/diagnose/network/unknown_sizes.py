@@ -32,11 +32,6 @@ def with_sizes(comm: Table) -> Table:
     return comm.with_column("bytes", np.where(unknown, UNKNOWN, size))
 
 
-def any_size_known(comm: Table) -> bool:
-    """Whether the bytes of any operator were recorded."""
-    return comm.knows("bytes")
-
-
 Whole = NDArray[np.signedinteger[Any]]
 """Numbers of any width: there are millions of them."""
 

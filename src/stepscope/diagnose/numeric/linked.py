@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from stepscope.window import Ints, distinct, numbered
+from stepscope.window import Ints, distinct, rows_by
 
 
 def connected(groups: Iterable[Sequence[int]]) -> list[list[int]]:
@@ -35,7 +35,4 @@ def linked(one: Ints, other: Ints) -> list[list[int]]:
         if (label == before).all():
             break
     known = distinct(np.concatenate((one, other)))
-    number = numbered(label[known])
-    order = np.argsort(number, kind="stable")
-    cuts = np.flatnonzero(np.diff(number[order])) + 1
-    return [part.tolist() for part in np.split(known[order], cuts)]
+    return [known[rows].tolist() for rows in rows_by(label[known])]

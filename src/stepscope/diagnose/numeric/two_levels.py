@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from stepscope.diagnose.numeric.two_speeds import are_apart
+from stepscope.diagnose.numeric.two_speeds import above_widest_gap, are_apart
 from stepscope.diagnose.thresholds import FALSE_ALARMS
 from stepscope.window import Floats, Mask
 
@@ -34,18 +34,10 @@ Statistics."""
 def long_kind(series: Floats) -> Mask:
     """The steps of the longer of two kinds that come in turns; none where there are no two."""
     level = np.log(np.maximum(np.nan_to_num(series), 1.0))
-    long = _above_widest_gap(level)
-    if long.any() and _are_two(level, long):
+    long = above_widest_gap(level, LEAST_LONG, LEAST_LONG)
+    if level.size >= LEAST_STEPS and long.any() and _are_two(level, long):
         return _in_turns(long)
     return np.zeros(series.size, np.bool_)
-
-
-def _above_widest_gap(level: Floats) -> Mask:
-    long, order = np.zeros(level.size, np.bool_), np.argsort(level, kind="stable")
-    gaps = np.diff(level[order])[LEAST_LONG - 1 : level.size - LEAST_LONG]
-    if level.size >= LEAST_STEPS and gaps.size and gaps.max() > 0:
-        long[order[LEAST_LONG + int(gaps.argmax()) :]] = True
-    return long
 
 
 def _are_two(level: Floats, long: Mask) -> bool:

@@ -49,7 +49,11 @@ def slow_side(
         alarms: the part of healthy jobs in which there may seem to be two.
     """
     groups = [known for group in groups if (known := group[np.isfinite(levels[group])]).size > 1]
-    slow = _above_widest_gap(levels, groups)
+    slow = np.zeros(levels.size, np.bool_)
+    if groups:
+        above = np.concatenate([levels[group] - levels[group].min() for group in groups])
+        rows = np.concatenate(groups)[above_widest_gap(above, int(ODD * above.size) + 1, SEVERAL)]
+        slow[rows] = True
     if slow.any() and not are_apart(levels, groups, slow, _log_chance(groups, hosts, slow, alarms)):
         slow[:] = False
     return slow
@@ -69,19 +73,13 @@ def above_fast(values: Floats, groups: Sequence[Ints], slow: Mask) -> Floats:
     return found
 
 
-def _above_widest_gap(levels: Floats, groups: Sequence[Ints]) -> Mask:
-    """The rows above the widest gap, by their distances from the fastest of their group."""
-    slow = np.zeros(levels.size, np.bool_)
-    if not groups:
-        return slow
-    rows = np.concatenate(groups)
-    above = np.concatenate([levels[group] - levels[group].min() for group in groups])
-    order = np.argsort(above, kind="stable")
-    fewest = int(ODD * rows.size) + 1
-    gaps = np.diff(above[order])[fewest - 1 : rows.size - SEVERAL]
+def above_widest_gap(values: Floats, below: int, above: int) -> Mask:
+    """Which values lie above the widest gap that leaves at least so many on either side."""
+    found, order = np.zeros(values.size, np.bool_), np.argsort(values, kind="stable")
+    gaps = np.diff(values[order])[below - 1 : max(values.size - above, 0)]
     if gaps.size and gaps.max() > 0:
-        slow[rows[order[fewest + int(gaps.argmax()) :]]] = True
-    return slow
+        found[order[below + int(gaps.argmax()) :]] = True
+    return found
 
 
 def _log_chance(groups: Sequence[Ints], hosts: Sequence[Ints], slow: Mask, alarms: float) -> float:

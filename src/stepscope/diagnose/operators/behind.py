@@ -19,7 +19,6 @@ from stepscope.diagnose.operators.standstill import innermost, waits_for_device,
 from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
-from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.roles import roles
 from stepscope.diagnose.words.advice import list_ranks
 from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
@@ -78,7 +77,7 @@ def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
 
 def _behind(window: Window, found: Mapping[int, Position]) -> frozenset[int]:
     """Ranks with work left that others of their stage and role have ended."""
-    stage, cohorts = stages(window), dict[tuple[int, int], list[Position]]()
+    stage, cohorts = window.job.stage_by_rank, dict[tuple[int, int], list[Position]]()
     role = {window.ranks[row]: at for at, rows in enumerate(roles(window)) for row in rows}
     for rank, one in found.items():
         cohorts.setdefault((stage.get(rank, 0), role.get(rank, 0)), []).append(one)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.operators.exits import read_exits
 from stepscope.diagnose.operators.liveness import INFERRED, STOPPED, stopped_since
-from stepscope.window import NULL, Mask, Table, Window
+from stepscope.window import NULL, Table, Window
 
 TOGETHER_NS = 10**9
 """Processes that stop within a second of each other stop together: processes are sampled once a
@@ -111,8 +111,8 @@ def _as_of(table: Table, until_ns: int) -> Table:
     """The rows that were written by then: of operators and stacks those that had begun, of anything
     else those that had ended."""
     known = np.ones(len(table), np.bool_)
-    for name in ("ts_ns", "enqueue_ns"):
-        known &= _before(table, name, until_ns)
+    for name in filter(table.has, ("ts_ns", "enqueue_ns")):
+        known &= table.ints(name) < until_ns
     if table.has("start_ns", "duration_ns"):
         lasted, begun = table.ints("duration_ns"), table.ints("start_ns")
         if table.has("frames"):
@@ -124,9 +124,3 @@ def _as_of(table: Table, until_ns: int) -> Table:
             times = table.ints(name)
             table = table.with_column(name, np.where(times <= until_ns, times, NULL))
     return table.take(known)
-
-
-def _before(table: Table, name: str, until_ns: int) -> Mask:
-    if not table.has(name):
-        return np.ones(len(table), np.bool_)
-    return np.asarray(table.ints(name) < until_ns)

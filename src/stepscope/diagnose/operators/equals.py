@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.operators.progress import Lane, Recording
 from stepscope.trace import ProcessGroup
-from stepscope.window import NULL, Ints, Mask, Table, Window, numbered
+from stepscope.window import NULL, Ints, Mask, Table, Window, numbered, rows_by
 
 AGREED = 2
 """Equal ranks agreed at least as often before, and not only that there was no call. Our
@@ -270,8 +270,6 @@ def _of_groups(calls: Table, family: list[str], seq: int) -> dict[str, _Called]:
     size = calls.ints("bytes") if calls.has("bytes") else np.full(len(calls), NULL)
     kind = numbered(calls.strings("op").codes.astype(np.int64), size)
     names, codes = calls.strings("group").values, calls.strings("group").codes
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     return {names[int(codes[rows[0]])]: _Called(calls.ints("seq")[rows], kind[rows],
                                                 calls.ints("rank")[rows])
-            for rows in parts}  # fmt: skip
+            for rows in rows_by(codes)}  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Matched, match
 from stepscope.trace import NO_PEER
-from stepscope.window import NULL, Ints, Mask, Rows, Table, Window
+from stepscope.window import NULL, Ints, Mask, Rows, Table, Window, numbered
 
 _UNKNOWN = -1
 
@@ -94,15 +94,12 @@ def _overtaken(comm: Table, finished: Mask) -> Mask:
 def _lanes(comm: Table) -> Ints:
     """Numbers the lanes, in which operators end in order: a rank's collectives of a group, or its
     sends to one peer."""
-    pairs = comm.strings("op").equals(*POINT_TO_POINT)
-    key = comm.ints("rank")
-    columns = [comm.strings("group").codes, np.where(pairs, comm.strings("op").codes, -1)]
+    pairs, op = comm.strings("op").equals(*POINT_TO_POINT), comm.strings("op").codes
+    columns = [comm.ints("rank"), comm.strings("group").codes.astype(np.int64),
+               np.where(pairs, op, -1).astype(np.int64)]  # fmt: skip
     if comm.has("peer"):
         columns.append(np.where(pairs, comm.ints("peer"), -1))
-    for column in columns:
-        _, part = np.unique(column, return_inverse=True)
-        _, key = np.unique(key * (part.max(initial=0) + 1) + part, return_inverse=True)
-    return key
+    return numbered(*columns)
 
 
 def _members_rows(key: Ints, waits: Mask) -> Rows:

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from stepscope.diagnose.finding import Place
 from stepscope.diagnose.operators.positions import Position, positions
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.views.pipeline import PASSES, is_wave
+from stepscope.diagnose.views.some_steps import of_ranks
 from stepscope.trace import BACKWARD, FORWARD, WEIGHT
 from stepscope.window import Window
 
@@ -46,10 +45,7 @@ def located(window: Window, ranks: Collection[int]) -> dict[int, Position]:
     phases = window.table("phases")
     if phases is None or not phases.has("microbatch", "step", "start_ns", "duration_ns"):
         return {}
-    theirs = {name: table.take(np.isin(table.ints("rank"), list(ranks)))
-              for name in ("phases", "steps")
-              if (table := window.table(name)) is not None}  # fmt: skip
-    found = positions(Window(window.job, theirs))
+    found = positions(of_ranks(window, ranks, ("phases", "steps")))
     return {} if found is None else found.of
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING
 from stepscope.trace import ProcessGroup
-from stepscope.window import Ints, Mask, Strings, Table, Window
+from stepscope.window import Ints, Mask, Strings, Table, Window, numbered
 
 CLOCK_NS = 10**9
 """Clocks of file systems, hosts and processes differ by less. If a dump is older than its entries
@@ -304,6 +304,5 @@ def _first(owner: Ints, place: Ints, is_open: Mask) -> Ints:
 
 def _communicators(comm: Table) -> Ints:
     """A number for the communicator of each row: of the rank and its group, or its peer in that."""
-    columns = (comm.ints("rank"), comm.strings("group").codes, comm.ints("peer"))
-    _, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    return np.asarray(number.reshape(-1).astype(np.int64))
+    group = comm.strings("group").codes.astype(np.int64)
+    return numbered(comm.ints("rank"), group, comm.ints("peer"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,7 +66,7 @@ class WaitState:
         A device waits on several streams at once. So an operator that its host called after the
         one from which it is absent does not block it.
         """
-        waits_since, behind = _since(self.incomplete), self._behind_stalled
+        waits_since, behind = _called(self.incomplete, min), self._behind_stalled
         return frozenset(
             rank
             for one in self.incomplete
@@ -80,7 +80,7 @@ class WaitState:
 
         Their devices have not, though their hosts called it, or their hosts wait for the transfer.
         """
-        stalled_since = _since(self.complete)
+        stalled_since = _called(self.complete, min)
         unreached = frozenset(
             rank
             for one in self.incomplete
@@ -115,13 +115,15 @@ class WaitState:
         return replace(self, now_ns=min(self.now_ns, until_ns))
 
 
-def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
-    """When each rank called the first of the given operators in which it waits."""
-    since: dict[int, int] = {}
+def _called(operators: Iterable[OpenOperator], pick: Callable[[int, int], int]) -> dict[int, int]:
+    """When each rank called the first (`min`) or last (`max`) of the given operators in which it
+    waits."""
+    called: dict[int, int] = {}
     for one in operators:
         for rank in one.waiting:
-            since[rank] = min(since.get(rank, _NEVER), one.called_ns[rank])
-    return since
+            at = one.called_ns[rank]
+            called[rank] = pick(called.get(rank, at), at)
+    return called
 
 
 def read_wait_state(window: Window, now: int, timing: StepTiming) -> WaitState | None:
@@ -161,7 +163,7 @@ def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None
 
 def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
     """Ranks that made their last call for a stalled operator and wait, by their stacks if known."""
-    since = _last_calls(state.complete)
+    since = _called(state.complete, max)
     own = comm.take(np.isin(comm.ints("rank"), sorted(since)))
     last = {rank for rank, calls in own.per_rank()
             if int(calls.ints("enqueue_ns").max()) <= since[rank]}  # fmt: skip
@@ -175,15 +177,6 @@ def _may_wait(stack: tuple[str, ...]) -> bool:
     if loads_data(stack):
         return False
     return not frame or waits_for_ranks(stack) or waits_for_device(stack) or is_torchs(frame)
-
-
-def _last_calls(operators: Iterable[OpenOperator]) -> dict[int, int]:
-    """When each rank called the last of the given operators in which it waits."""
-    last: dict[int, int] = {}
-    for one in operators:
-        for rank in one.waiting:
-            last[rank] = max(last.get(rank, one.called_ns[rank]), one.called_ns[rank])
-    return last
 
 
 def _without_ends(comm: Table, finished: Mask, last_step_ns: int) -> Mask:

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.trace.names import FAULTS
 from stepscope.trace.signals import signal_name
-from stepscope.window import NULL, Mask, Table, Window
+from stepscope.window import NULL, Table, Window
 
 CLAIMED = "also claimed by "
 """How the reason begins if several live processes claimed a rank."""
@@ -119,18 +119,14 @@ def _internal_faults(hardware: Table) -> dict[str, float]:
     """The highest count of each of these metrics: the total, and `…:PLACE`."""
     metrics = hardware.strings("metric")
     return {
-        name.removeprefix(OURS): float(hardware.floats("value")[_rows(hardware, name)].max())
+        name.removeprefix(OURS): float(hardware.floats("value")[metrics.equals(name)].max())
         for name in sorted(metrics.named(np.ones(len(hardware), np.bool_)))
         if name.startswith(FAULTS)
     }
 
 
-def _rows(hardware: Table, metric: str) -> Mask:
-    return hardware.strings("metric").equals(metric)
-
-
 def _mean_by_host(hardware: Table, metric: str) -> list[float]:
-    part = hardware.take(_rows(hardware, metric))
+    part = hardware.take(hardware.strings("metric").equals(metric))
     hosts = part.strings("host").codes
     return [float(part.floats("value")[hosts == host].mean()) for host in np.unique(hosts)]
 
@@ -138,7 +134,7 @@ def _mean_by_host(hardware: Table, metric: str) -> list[float]:
 def _rates_by_rank(hardware: Table, metric: str) -> dict[int, float]:
     """The growth rate of a counter on each rank, if the same process read it twice."""
     rates = {}
-    for rank, part in hardware.take(_rows(hardware, metric)).per_rank():
+    for rank, part in hardware.take(hardware.strings("metric").equals(metric)).per_rank():
         times, values = part.ints("ts_ns"), part.floats("value")
         order = np.argsort(times, kind="stable")
         grown, passed = np.diff(values[order]), np.diff(times[order])

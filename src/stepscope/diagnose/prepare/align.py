@@ -22,7 +22,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric import compiled, stats
 from stepscope.diagnose.prepare.clean import TIMES
-from stepscope.diagnose.prepare.clocks import Line, line_through, reference
+from stepscope.diagnose.prepare.clocks import Line, constant, line_through
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, match
 from stepscope.diagnose.prepare.pair_clocks import by_pairs
 from stepscope.diagnose.prepare.shared_collectives import (
@@ -90,7 +90,7 @@ def _without_collectives(
     known = comm.ints("end_ns")[comm.ints("end_ns") != NULL]
     if len(clocks.names) < 2 or not window.job.hosts or not known.size:
         return window, (), ()
-    return _aligned(window, comm, clocks, {0: reference(int(known.min()))}, in_place)
+    return _aligned(window, comm, clocks, {0: constant(0.0, int(known.min()))}, in_place)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _clock_fit(clocks: _Clocks, at: int, line: Line) -> ClockFit:
 
 def _fit(collectives: SharedCollectives) -> dict[int, Line]:
     """Lines of all clocks relative to the first, through other clocks where necessary."""
-    lines = {0: reference(collectives.origin_ns)}
+    lines = {0: constant(0.0, collectives.origin_ns)}
     waiting = list(range(1, collectives.clocks))
     while waiting:
         aligned = np.isin(np.arange(collectives.clocks), list(lines))

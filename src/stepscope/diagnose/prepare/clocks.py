@@ -48,11 +48,6 @@ class Line:
         return np.asarray(self.offsets_ns[piece])
 
 
-def reference(origin_ns: int) -> Line:
-    """The line of the reference clock itself."""
-    return constant(0.0, origin_ns)
-
-
 def constant(offset_ns: float, origin_ns: int) -> Line:
     """A clock with a constant offset from the reference."""
     return Line(np.array([NULL]), np.array([offset_ns]), 0.0, origin_ns)

@@ -64,9 +64,7 @@ def as_numbered(job: Job) -> list[ProcessGroup]:
 
 def _with_stages(window: Window) -> Window:
     """The window whose model parallel groups across stages have a kind that says so."""
-    stage = {
-        rank: at for one in window.job.groups_of_kind("pp") for at, rank in enumerate(one.ranks)
-    }
+    stage = window.job.stage_by_rank
     apart = {one.id for one in window.job.groups_of_kind("mp")
              if len({stage.get(rank, 0) for rank in one.ranks}) > 1}  # fmt: skip
     if not apart:

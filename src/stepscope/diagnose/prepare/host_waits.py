@@ -21,7 +21,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.matching import kinds_and_operators
-from stepscope.window import Floats, Ints, Mask, Table, Window, numbered, occurrence
+from stepscope.window import Floats, Ints, Mask, Table, Window, numbered, occurrence, rows_by
 
 FARTHEST = 4
 """Calls after an operator's own, before the last of which ranks may wait for it: pipelined gathers
@@ -191,7 +191,7 @@ def _pairs(calls: Calls, distance: int) -> Iterator[_Pair]:
     early = called < calls.last_ns[first] - CLOCKS_NS
     waited = np.minimum(wait, called - calls.called_ns[own])
     known = (count >= LEAST_ROWS) & (np.minimum(spreads[1], spreads[2]) > 0)
-    for rows in _split(pair):
+    for rows in rows_by(pair):
         cells = np.unique(cell[rows])
         cells = cells[known[cells]]
         if cells.size:
@@ -202,12 +202,6 @@ def _pairs(calls: Calls, distance: int) -> Iterator[_Pair]:
                 float(early[rows].mean()),
                 STANDARD_ERRORS * ERROR_OF_A_RATIO / float(np.sqrt(count[cells].sum())),
             )  # fmt: skip
-
-
-def _split(number: Ints) -> list[Ints]:
-    """The rows of each number."""
-    order = np.argsort(number, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
 
 
 def _spread(cell: Ints, values: Ints) -> Floats:

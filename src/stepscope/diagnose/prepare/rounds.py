@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, kinds_and_operators
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, first_rows, numbered
 
 FINER = ("phases", "host_ops")
 """What comes with steps of its own: a trace of one step, whose layers resemble each other."""
@@ -260,7 +260,7 @@ def _counted(
     group, seq = comm.strings("group").codes[rows].astype(np.int64), comm.ints("seq")[rows]
     number = np.full(len(comm), NULL)
     # the same operator has one number on all of its members, wherever their logs begin
-    number[rows] = _place_among(group, seq)
+    number[rows] = place_among(group, seq)
     pause = np.full(len(comm), np.nan)
     for calls, lasted in zip(by_rank, pauses, strict=True):
         pause[calls] = lasted
@@ -276,8 +276,7 @@ def _counted(
     return step
 
 
-def _place_among(number: Ints, values: Ints) -> Ints:
+def place_among(number: Ints, values: Ints) -> Ints:
     """The rank of each row's value among the different values of its number, from 0."""
-    pairs, inverse = np.unique(np.stack((number, values)), axis=1, return_inverse=True)
-    begins = np.searchsorted(pairs[0], pairs[0])
-    return np.asarray((np.arange(pairs.shape[1]) - begins)[inverse.ravel()])
+    pair = numbered(number, values)
+    return np.asarray(pair - np.searchsorted(number[first_rows(pair)], number))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.thresholds import HALF
-from stepscope.window import Ints, Mask, Table, numbered
+from stepscope.window import Ints, Mask, Table, first_rows, numbered
 
 TOLERANCE = 0.1
 """A total is as long as its pieces but for this share, which is in no piece. As `WHOLE` in
@@ -66,15 +66,10 @@ def _total(phases: Table) -> str | None:
     names = phases.strings("phase").values
     rows = np.bincount(code, None, len(names))
     share, length = np.bincount(code, fits, len(names)), np.bincount(code, lasted, len(names))
-    once = rows <= np.bincount(_cells_of(code.astype(np.int64), cell[order]), None, len(names))
+    each = first_rows(numbered(code.astype(np.int64), cell[order]))
+    once = rows <= np.bincount(code[each], None, len(names))
     found = np.flatnonzero(once & (share > HALF * rows)).tolist()
     return names[max(found, key=lambda at: length[at])] if found else None
-
-
-def _cells_of(code: Ints, cell: Ints) -> Ints:
-    """The codes of all cells that a phase has rows in, each once for each cell."""
-    _, first = np.unique(numbered(code, cell), return_index=True)
-    return code[first]
 
 
 def _as_long_as_following(cell: Ints, lasted: Ints) -> Mask:

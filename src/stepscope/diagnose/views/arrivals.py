@@ -221,7 +221,8 @@ def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
     last = _latest_of(times, begins, number)
     before = np.maximum.reduceat(_without(times, last), begins)
     return Arrivals(
-        step=_steps(table.ints("step") if table.has("step") else None, order, last, line),
+        step=line.columns(table.ints("step")[order[last]])
+        if table.has("step") else np.full(last.size, -1),
         last_rank=rows[last],
         alone_ns=times[last] - before,
         transfer_ns=_transfer(table.ints("end_ns")[order], begins, times[last])
@@ -246,12 +247,6 @@ def _without(times: Ints, rows: Ints) -> Ints:
     others = times.copy()
     others[rows] = NULL
     return others
-
-
-def _steps(step: Ints | None, order: Ints, last: Ints, line: Timeline) -> Ints:
-    if step is None:
-        return np.full(last.size, -1, np.int64)
-    return line.columns(step[order][last])
 
 
 def _transfer(end: Ints, begins: Ints, last_arrival: Ints) -> Floats:

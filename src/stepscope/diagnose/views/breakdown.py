@@ -36,6 +36,7 @@ from stepscope.window import (
     Union,
     Window,
     distinct,
+    joined,
     known_steps,
     union,
 )
@@ -115,7 +116,7 @@ def _running(window: Window) -> Table | None:
     comm = window.table("comm_ops")
     if comm is not None and comm.has("start_ns", "end_ns", "step"):
         parts.append(_of_comm(comm))
-    return _possible(_stacked(parts))
+    return _possible(joined(parts))
 
 
 _COMPUTES, _COMMUNICATES, _COPIES, _READS = 0, 1, 2, 3
@@ -189,11 +190,6 @@ def _table(of: Table, kind: Ints, start: Ints, end: Ints, launch: Ints) -> Table
     })  # fmt: skip
 
 
-def _stacked(parts: list[Table]) -> Table:
-    names = parts[0].columns
-    return Table({name: np.concatenate([part.ints(name) for part in parts]) for name in names})
-
-
 def _possible(table: Table) -> Table | None:
     table = table.take((table.ints("rank") >= 0) & (table.ints("end_ns") >= table.ints("start_ns")))
     return table if len(table) else None
@@ -240,7 +236,7 @@ def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
     parts = np.split(order, np.searchsorted(rank[order], np.arange(1, len(ranks))))
     rows = [_bounds(one, start[part], end[part], step[part])
             for one, part in zip(ranks.tolist(), parts, strict=True)]  # fmt: skip
-    return _stacked(rows)
+    return joined(rows)
 
 
 def _bounds(rank: int, start: Ints, end: Ints, step: Ints) -> Table:

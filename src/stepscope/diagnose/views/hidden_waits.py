@@ -33,9 +33,9 @@ WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
 
 def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     """Rows that may contain waiting which recorded operators, that cover so much of them, miss."""
-    within = _all_ends_known(window, rows.line, WITHIN_PASSES)[rows.rank]
+    within = all_ends_known(window, rows.line, WITHIN_PASSES)[rows.rank]
     within &= _are_within(window, rows, covered)
-    between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
+    between = all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
     unknown = ~within | (is_whole(rows) & ~between)
     marked = _marks(rows)
     found = np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
@@ -47,13 +47,9 @@ def _are_within(window: Window, rows: PhaseRows, covered: Floats) -> bool:
     """Whether any recorded operator lies within a pass. Groups that call operators there by
     definition, of which only others were recorded, tell nothing of the passes."""
     passes = rows.names.equals(*rows.passes)
-    return not (_has(window, WITHIN_PASSES) and passes.any()) or bool((covered[passes] > 0).any())
-
-
-def all_ends_known(window: Window, line: Timeline) -> Mask:
-    """Ranks that never wait in a group, within or between passes, whose operators have unknown
-    ends."""
-    return _all_ends_known(window, line, BLOCKING_KINDS)
+    if not _groups(window, WITHIN_PASSES) or not passes.any():
+        return True
+    return bool((covered[passes] > 0).any())
 
 
 def has_hidden_operators(window: Window, comm: Table) -> bool:
@@ -127,15 +123,11 @@ def _by_name(window: Window, rows: PhaseRows) -> Mask:
     """Rows that may contain waiting, if their recorder did not say so."""
     free = (*WAIT_FREE, *filter(loads, rows.names.values))
     calling = ~rows.names.equals(*free)
-    if _has(window, WITHIN_PASSES):
+    if _groups(window, WITHIN_PASSES):
         return calling
-    if _has(window, BETWEEN_PASSES):
+    if _groups(window, BETWEEN_PASSES):
         return calling & is_whole(rows) & ~rows.names.equals(*passes_alone(rows))
     return np.zeros(len(rows.rank), np.bool_)
-
-
-def _has(window: Window, kinds: tuple[str, ...]) -> bool:
-    return bool(_groups(window, kinds))
 
 
 def _groups(window: Window, kinds: tuple[str, ...]) -> list[ProcessGroup]:
@@ -179,7 +171,7 @@ def is_whole(rows: PhaseRows) -> Mask:
     return np.asarray(rows.table.ints("microbatch") < 0)
 
 
-def _all_ends_known(window: Window, line: Timeline, kinds: tuple[str, ...]) -> Mask:
+def all_ends_known(window: Window, line: Timeline, kinds: tuple[str, ...] = BLOCKING_KINDS) -> Mask:
     """Ranks, by row of the timeline, of whose groups of these kinds most operators' ends are known.
 
     A group without any recorded operator counts as unknown.
@@ -199,12 +191,8 @@ def _groups_with_ends(window: Window, line: Timeline, groups: set[str]) -> Ints:
     rank = line.rows(comm.ints("rank"))
     kept = (rank >= 0) & comm.strings("group").equals(*groups)
     rank, group = rank[kept], comm.strings("group").codes[kept].astype(np.int64)
-    if not rank.size:
-        return np.zeros(len(line.ranks), np.int64)
-    ended = comm.ints("end_ns")[kept] != NULL
     pair = numbered(rank, group)
-    share = np.bincount(pair, weights=ended) / np.bincount(pair)
+    share = np.bincount(pair, weights=comm.ints("end_ns")[kept] != NULL) / np.bincount(pair)
     of_pair = np.zeros(share.size, np.int64)
     of_pair[pair] = rank
-    known = np.bincount(of_pair[share > HALF], minlength=len(line.ranks))
-    return known.astype(np.int64)
+    return np.bincount(of_pair[share > HALF], minlength=len(line.ranks))

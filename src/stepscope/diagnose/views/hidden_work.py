@@ -47,8 +47,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.numeric.intervals import Spans, union_of_rows
-from stepscope.diagnose.prepare.matching import REDUCTIONS, arrivals
+from stepscope.diagnose.numeric.intervals import union_of_rows
+from stepscope.diagnose.prepare.matching import REDUCTIONS
 from stepscope.diagnose.thresholds import HALF
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES, all_ends_known, is_whole
@@ -56,7 +56,7 @@ from stepscope.diagnose.views.inferred import LEAST_CELLS, LEAST_LATE
 from stepscope.diagnose.views.meetings import meetings
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.rings import in_rings
-from stepscope.diagnose.views.unnamed import all_waits_recorded, is_staged
+from stepscope.diagnose.views.unnamed import all_waits_recorded, is_staged, under_way
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, occurrence
 
 
@@ -141,12 +141,12 @@ def _behind(time: Floats, place: tuple[Ints, Ints], groups: list[list[Ints]], ra
     elsewhere = np.zeros_like(grid)
     for parts in groups:
         alone = [len(part) == 1 for part in parts for _ in part]
-        members, others = np.concatenate(parts), _largest_other(behind[np.concatenate(parts)])
+        members, others = np.concatenate(parts), largest_other(behind[np.concatenate(parts)])
         elsewhere[members[alone]] = np.maximum(elsewhere[members[alone]], others[alone])
     return np.asarray((behind - elsewhere)[place])
 
 
-def _largest_other(values: Floats) -> Floats:
+def largest_other(values: Floats) -> Floats:
     """For each row and column, the largest value of the other rows."""
     if len(values) < 2:
         return np.zeros_like(values)
@@ -161,7 +161,7 @@ def common_work(window: Window, rows: PhaseRows, hidden: Collection[str]) -> dic
     phases = [name for name in hidden if name in rows.passes]
     if comm is None or not phases or not _ends_known(window, rows, comm):
         return {}
-    busy = union_of_rows(rows.axis, rows.line.rows, comm, _in_progress)
+    busy = union_of_rows(rows.axis, rows.line.rows, comm, under_way)
     wanted = rows.names.equals(*phases)
     alone = np.full(len(rows.rank), np.nan)
     begin, end = rows.begin[wanted], rows.end[wanted]
@@ -177,11 +177,6 @@ def _ends_known(window: Window, rows: PhaseRows, comm: Table) -> bool:
         return False
     known = float((comm.ints("end_ns") != NULL).mean())
     return known > HALF and bool(all_ends_known(window, rows.line).all())
-
-
-def _in_progress(comm: Table) -> Spans:
-    end = comm.ints("end_ns")
-    return arrivals(comm), end, end != NULL
 
 
 def late_within(window: Window, rows: PhaseRows, phases: Sequence[str]) -> dict[str, Floats]:

@@ -37,7 +37,7 @@ def kernel_phases(window: Window, line: Timeline) -> Named:
     if kernels is None or window.table("host_ops") is not None or not len(line.steps):
         return []
     known = [] if _is_unknown_pipeline(window, kernels) else _computing(kernels, line)
-    return [*known, *idle_times(window, line)]
+    return [*known, *idle_times(window, kernels, line)]
 
 
 def _is_unknown_pipeline(window: Window, kernels: Table) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.thresholds import HALF
+from stepscope.diagnose.views.hidden_work import largest_other
 from stepscope.diagnose.views.peers import stage_numbers
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE, Named, is_staged
@@ -42,8 +43,8 @@ def late_begins(window: Window, rows: PhaseRows) -> Named:
     for one in np.unique(stage):
         own = np.flatnonzero(stage == one)
         if own.size > PEERS:
-            others[own] = np.maximum(_latest_peer(late[own]),
-                                     _latest_before(late, usual, own))  # fmt: skip
+            latest = largest_other(np.nan_to_num(late[own]))
+            others[own] = np.maximum(latest, _latest_before(late, usual, own))
     if not np.isfinite(others).any():
         return []
     alone = np.where(others < HALF * late, late, 0.0)
@@ -62,13 +63,6 @@ def _lead_ns(rows: PhaseRows) -> Floats:
     loading = stats.sums(cell, before, first.size)
     lead = np.where(known, first - np.where(known, line.start_ns.ravel(), 0), 0) - loading
     return np.asarray(np.where(known, np.maximum(lead, 0.0), np.nan).reshape(line.shape))
-
-
-def _latest_peer(late: Floats) -> Floats:
-    """How late the latest of the other ranks begins, for each rank of a stage and each step."""
-    late = np.nan_to_num(late)
-    second, latest = np.partition(late, len(late) - 2, axis=0)[-2:]
-    return np.asarray(np.where(late < latest, latest, second))
 
 
 def _latest_before(late: Floats, usual: Floats, own: Ints) -> Floats:

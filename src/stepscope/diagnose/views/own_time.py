@@ -50,14 +50,7 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
 )
 from stepscope.trace import DATA_LOAD
-from stepscope.window import (
-    NULL,
-    Floats,
-    Mask,
-    Table,
-    Union,
-    Window,
-)
+from stepscope.window import NULL, Floats, Mask, Table, Union, Window
 
 HIDDEN = "it may contain waiting that was not measured"
 OF = "own time of "
@@ -128,7 +121,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
     if not unnamed and _may_infer_gaps(window, rows):
-        lasted = dict(zip(names, rows.grids(rows.duration.astype(np.float64), names), strict=True))
+        lasted = dict(zip(names, rows.grids(rows.duration, names), strict=True))
         unnamed = _inferred(window, rows, lasted, [])[1]
     if not _is_marked(window, rows) or _contradicts_marks(window, rows, own):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
@@ -142,15 +135,13 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         if not is_staged(window):
             common = common_work(window, rows, hidden)
             certain = _sums(certain, late_within(window, rows, hidden))
-        own |= _in_part(certain, common)
+        own |= _sums(certain, common)
         excesses = [name for name in certain if name not in common]
     cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
     names, times = [*own, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
     whole = _bundle(line, names, times, cpu, skipped)
-    lasted = dict(
-        zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
-    )
+    lasted = dict(zip(excesses, rows.grids(rows.duration, excesses), strict=True))
     marked = _marks_waiting(window, rows)
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
@@ -281,13 +272,8 @@ def _may_broadcast(phase: str) -> bool:
     return loads(phase) and phase != DATA_LOAD
 
 
-def _in_part(certain: dict[str, Floats], common: dict[str, Floats]) -> dict[str, Floats]:
-    """What is known of hidden phases: what all peers do, and what a rank does behind the others."""
-    both = {name: common[name] + np.nan_to_num(certain[name]) for name in common.keys() & certain}
-    return {**certain, **common, **both}
-
-
 def _sums(some: dict[str, Floats], more: dict[str, Floats]) -> dict[str, Floats]:
+    """What is known of hidden phases by two measures of different parts of them, by phase."""
     both = {name: np.nan_to_num(some[name]) + more[name] for name in some.keys() & more}
     return {**some, **more, **both}
 
@@ -393,16 +379,13 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
 def _without_phases(window: Window, line: Timeline) -> OwnTime:
     """Own time from kernels, else from operators."""
     known = kernel_phases(window, line)
-    if any(name == KERNELS for name, _ in known):
-        unknown = [np.full_like(own, np.nan) for _, own in known]
-        return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, [])
+    names, own = [name for name, _ in known], [own for _, own in known]
     comm = window.table("comm_ops")
-    if comm is not None and comm.has("end_ns") and len(line.steps):
+    if KERNELS not in names and comm is not None and comm.has("end_ns") and len(line.steps):
         return _between_collectives(window, comm, line)
-    unknown = [np.full_like(own, np.nan) for _, own in known]
     why = NO_TABLES if comm is None or comm.has("end_ns") else CALLS_ONLY
-    skipped = [Skipped("own time", why)] if not known else []
-    return _bundle(line, [name for name, _ in known], [own for _, own in known], unknown, skipped)
+    skipped = [] if known else [Skipped("own time", why)]
+    return _bundle(line, names, own, [np.full_like(one, np.nan) for one in own], skipped)
 
 
 def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:

@@ -16,10 +16,11 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.rounds import place_among
 from stepscope.diagnose.views.frames import LOADER, TIMED, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import ALLOCATION, DATA_LOAD
-from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered, rows_by
 
 LEAST_BETA = 0.01
 """A function with less of the window matters to nobody; the paper's limit (section 4.3)."""
@@ -191,9 +192,7 @@ def read_patterns(window: Window, line: Timeline) -> tuple[Patterns, ...]:
         return ()
     table, row = table.take(known), row[known]
     which = _window_of(table, row)
-    order = np.argsort(which, kind="stable")
-    cuts = np.flatnonzero(np.diff(which[order])) + 1
-    parts = [_patterns(table.take(at), row[at], len(line.ranks)) for at in np.split(order, cuts)]
+    parts = [_patterns(table.take(at), row[at], len(line.ranks)) for at in rows_by(which)]
     return tuple(sorted(parts, key=lambda one: one.time_ns))
 
 
@@ -207,12 +206,7 @@ def _window_of(table: Table, row: Ints) -> Ints:
         first = table.ints("first_step")
         if (first != NULL).all():
             return numbered(first)
-    pair = numbered(row, start)
-    _, begins = np.unique(pair, return_index=True)
-    of_row = row[begins]
-    starts = np.flatnonzero(np.diff(of_row, prepend=-1))
-    turn = np.arange(len(of_row)) - np.repeat(starts, np.diff(np.append(starts, len(of_row))))
-    return np.asarray(turn[pair])
+    return place_among(row, start)
 
 
 def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
@@ -232,11 +226,12 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     beta = np.where(profiled, np.minimum(beta[kept], 1.0), np.nan)
     begin, lasted = table.ints("window_start_ns"), table.ints("window_ns")
     mu, sigma = (_spread(table, name, at, chosen, beta.shape) for name in ("mu", "sigma"))
+    steps, step_ns = _steps(table)
     return Patterns(
         tuple(_with_caller(table, number, names, kept)), beta, mu, sigma,
         _calls(table, at, chosen, beta.shape),
-        np.where(profiled, own, np.nan), _steps(table),
-        (int(begin.min()), int((begin + lasted).max())), _step_ns(table),
+        np.where(profiled, own, np.nan), steps,
+        (int(begin.min()), int((begin + lasted).max())), step_ns,
         any(one.kind == "kernel" for one in names),
     )  # fmt: skip
 
@@ -306,17 +301,13 @@ def _calls(table: Table, at: Ints, chosen: Mask, shape: tuple[int, ...]) -> Floa
     return np.where(known, total, np.nan).reshape(shape)
 
 
-def _steps(table: Table) -> Span | None:
+def _steps(table: Table) -> tuple[Span | None, float | None]:
+    """The first and the last step of the windows, and how long a step lasted in the median one."""
     if not table.has("first_step", "last_step"):
-        return None
+        return None, None
     first, last = table.ints("first_step"), table.ints("last_step")
     known = (first != NULL) & (last >= first)
-    return (int(first[known].min()), int(last[known].max())) if known.any() else None
-
-
-def _step_ns(table: Table) -> float | None:
-    if _steps(table) is None:
-        return None
-    first, last = table.ints("first_step"), table.ints("last_step")
-    known = (first != NULL) & (last >= first)
-    return stats.median(table.ints("window_ns")[known] / (last - first + 1)[known])
+    if not known.any():
+        return None, None
+    lasted = table.ints("window_ns")[known] / (last - first + 1)[known]
+    return (int(first[known].min()), int(last[known].max())), stats.median(lasted)

@@ -71,20 +71,15 @@ def replicas(window: Window) -> list[frozenset[int]]:
     return [frozenset(part) for part in connected([*zip(window.ranks), *members])]
 
 
-def stages(window: Window) -> Mapping[int, int]:
-    """The pipeline stage of each rank that has one."""
-    return window.job.stage_by_rank
-
-
 def stage_numbers(window: Window, ranks: Ints) -> Ints:
     """The pipeline stage of each of these ranks; 0 of one that has none."""
-    stage = stages(window)
+    stage = window.job.stage_by_rank
     return np.array([stage.get(int(rank), 0) for rank in ranks], np.int64)
 
 
 def across_stages(window: Window) -> frozenset[str]:
     """Groups whose members are in several pipeline stages, and so do unequal work."""
-    stage = stages(window)
+    stage = window.job.stage_by_rank
     return frozenset(
         group.id for group in window.groups
         if len({stage.get(rank, 0) for rank in group.ranks}) > 1

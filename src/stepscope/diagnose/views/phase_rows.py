@@ -136,13 +136,13 @@ class PhaseRows:
             count += np.bincount(self.names.codes[part], minlength=count.size)
         return count
 
-    def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
+    def grids(self, values: Floats | Ints, phases: Sequence[str]) -> Floats:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
         if not phases:
-            return np.zeros(self._shape(phases))
+            return np.zeros((0, *self.line.shape))
         cell, size = self._cells(phases)
         total = np.bincount(cell, weights=values, minlength=size)[:size]
-        return np.where(self.entered(phases), total.reshape(self._shape(phases)), np.nan)
+        return np.where(self.entered(phases), total.reshape(len(phases), *self.line.shape), np.nan)
 
     def entered(self, phases: Sequence[str]) -> Mask:
         """Which phases have rows, `[phase, rank, step]`."""
@@ -172,9 +172,6 @@ class PhaseRows:
         for part in self._slices():
             np.add(place[self.names.codes[part]], self.cell[part], out=cell[part])
         return cell, size * len(phases)
-
-    def _shape(self, phases: Sequence[str]) -> tuple[int, int, int]:
-        return len(phases), len(self.line.ranks), len(self.line.steps)
 
 
 def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:

@@ -1,6 +1,8 @@
-"""A part of a window: some steps of a job, and what happened during them."""
+"""A part of a window: some steps of a job, and what happened during them; or some ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -18,6 +20,13 @@ def in_steps(window: Window, steps: Span) -> Window:
     inside = np.flatnonzero(line.within(steps))
     return in_columns(window, line, int(inside[0]), int(inside[-1]) + 1) if inside.size else (
         Window(window.job))  # fmt: skip
+
+
+def of_ranks(window: Window, ranks: Ints | Collection[int], names: Sequence[str]) -> Window:
+    """The rows of some ranks, in those of these tables that there are."""
+    tables = {name: table.take(np.isin(table.ints("rank"), [*ranks])) for name in names
+              if (table := window.table(name)) is not None}  # fmt: skip
+    return Window(window.job, tables)
 
 
 def in_columns(window: Window, line: Timeline, first: int, stop: int) -> Window:

@@ -37,7 +37,7 @@ from stepscope.diagnose.views.frames import (
     is_users,
     waits,
 )
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask, ranges
 
 CARRIES = 0.7
 """The innermost function with this share of the largest excess is named. A larger share would name
@@ -194,8 +194,7 @@ class Samples:
         order = np.argsort(self.pair_stack, kind="stable")
         begins = np.searchsorted(self.pair_stack[order], np.arange(self.stacks + 1))
         many = np.diff(begins)[stack]
-        into = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        function = self.pair_function[order][np.repeat(begins[stack], many) + into]
+        function = self.pair_function[order][ranges(begins[stack], many)]
         cell = np.repeat(row, many) * len(self.functions) + function
         total = stats.sums(cell, np.repeat(weight, many), rows * len(self.functions))
         return total.reshape(rows, len(self.functions))

@@ -51,7 +51,7 @@ class Tiles:
         begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
         starts, period = _steps(rows)
         known = ((rows.line.start_ns != NULL) & np.isfinite(period)).ravel()[cell]
-        first = _first_of_each(cell)
+        first = np.diff(cell, prepend=-1) != 0
         reach = running_end(end, cell)
         before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
         gap = np.where(known, _free(before, begin, waiting), np.nan)
@@ -81,7 +81,7 @@ class Tiles:
         gaps = dict(self._gaps(entering))
         own = {name: values for name, values in own.items() if name not in self.passing}
         others = [name for name in names if name not in own]
-        whole = self.rows.grids(self.rows.duration.astype(np.float64), others)
+        whole = self.rows.grids(self.rows.duration, others)
         known = {name: self._never_entered(one) for name, one in zip(others, whole, strict=True)}
         known.update(own)
         inside = [part for name in names for part in
@@ -97,7 +97,7 @@ class Tiles:
         neighbour holds up a rank that has neither sent nor received anything yet."""
         entered = np.zeros(self.order.size, np.bool_)
         rows = np.flatnonzero(self.rows.names.equals(*turns)[self.order])
-        entered[rows[_first_of_each(self.rows.cell[self.order][rows])]] = True
+        entered[rows[np.diff(self.rows.cell[self.order][rows], prepend=-1) != 0]] = True
         return entered & ~self._first
 
     def alternating(self, names: list[str]) -> frozenset[str]:
@@ -161,7 +161,7 @@ class Tiles:
     @property
     def _first(self) -> Mask:
         """Which rows are the first of their rank and step."""
-        return _first_of_each(self.rows.cell[self.order])
+        return np.asarray(np.diff(self.rows.cell[self.order], prepend=-1) != 0)
 
     def _gaps(self, entering: Mask) -> Iterator[tuple[str, Floats]]:
         """The time in no phase between each phase and the one before, `[rank, step]`, without that
@@ -196,12 +196,6 @@ def _takes_turns(one: Floats, other: Floats) -> bool:
     both = np.isfinite(one[0]) & np.isfinite(other[0])
     turns = (one[0] < other[1]) & (other[0] < one[1])
     return bool(both.any() and turns[both].mean() > HALF)
-
-
-def _first_of_each(cell: Ints) -> Mask:
-    first = np.ones(cell.size, np.bool_)
-    first[1:] = cell[1:] != cell[:-1]
-    return first
 
 
 def _steps(rows: PhaseRows) -> tuple[Ints, Floats]:

@@ -52,7 +52,7 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     if comm is not None and comm.has("blocked_ns"):
         return _in_two(steps, _busy(steps, comm, wait_times))
     if comm is not None and all_waits_recorded(window, comm):
-        return _in_two(steps, _busy(steps, comm, _under_way))
+        return _in_two(steps, _busy(steps, comm, under_way))
     waiting = _waiting_kernels(window)
     return [] if waiting is None else _in_two(steps, _busy(steps, waiting, _running))
 
@@ -63,18 +63,15 @@ def waiting(window: Window, rows: PhaseRows) -> Union | None:
     if comm is not None and comm.has("blocked_ns"):
         return union_of_rows(rows.axis, row_of, comm, wait_times)
     if comm is not None and comm.has("start_ns", "end_ns"):
-        return union_of_rows(rows.axis, row_of, comm, _under_way)
+        return union_of_rows(rows.axis, row_of, comm, under_way)
     kernels = _waiting_kernels(window)
     if kernels is None:
         return None
     return union_of_rows(rows.axis, row_of, kernels, _running)
 
 
-def idle_times(window: Window, line: Timeline) -> Named:
+def idle_times(window: Window, kernels: Table, line: Timeline) -> Named:
     """The same for jobs that recorded only kernels: the time in which no kernel runs."""
-    kernels = window.table("kernels")
-    if kernels is None or window.table("host_ops") is not None or not len(line.steps):
-        return []
     rows = None if _waiting_kernels(window) is None else rows_of(kernels, "kernel", line)
     if rows is None:
         return []
@@ -96,20 +93,20 @@ class _Steps:
     @cached_property
     def first_ns(self) -> Ints:
         """When the first phase of each rank and step begins; far in the future without phases."""
-        first = np.full(prod(self.shape), np.iinfo(np.int64).max)
+        first = np.full(prod(self.rows.line.shape), np.iinfo(np.int64).max)
         for cell, start, _ in self._parts():
             begins, _ = runs(cell)
             np.minimum.at(first, cell[begins], np.minimum.reduceat(start, begins))
-        return first.reshape(self.shape)
+        return first.reshape(self.rows.line.shape)
 
     @cached_property
     def last_ns(self) -> Ints:
         """When the last phase of each rank and step ends; NULL without phases."""
-        last = np.full(prod(self.shape), NULL)
+        last = np.full(prod(self.rows.line.shape), NULL)
         for cell, start, duration in self._parts():
             begins, _ = runs(cell)
             np.maximum.at(last, cell[begins], np.maximum.reduceat(start + duration, begins))
-        return last.reshape(self.shape)
+        return last.reshape(self.rows.line.shape)
 
     def _parts(self) -> Iterator[tuple[Ints, Ints, Ints]]:
         """Cell, start and duration of the outermost rows, some at a time, at least one."""
@@ -119,10 +116,6 @@ class _Steps:
             cell, start, duration = (column[part][some] for column in rows)
             if cell.size:
                 yield cell, start, duration
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rows.line.ranks), len(self.rows.line.steps)
 
 
 def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
@@ -135,7 +128,7 @@ def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
         return [(OUTSIDE, uncovered(line, axis, steps.inside))]
     if not comm.has("end_ns"):
         return []
-    busy = _busy(steps, comm, _under_way)
+    busy = _busy(steps, comm, under_way)
     kernels = window.table("kernels")
     if kernels is not None:  # a device that computes meanwhile does not wait
         computes = kernels.take(computing(kernels.strings("kernel")))
@@ -151,7 +144,7 @@ def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
     return union_of_rows(rows.axis, rows.line.rows, comm, spans, steps.inside)
 
 
-def _under_way(comm: Table) -> Spans:
+def under_way(comm: Table) -> Spans:
     """Operators from arrival to end, if the end is known."""
     start, end = arrivals(comm), comm.ints("end_ns")
     return start, end, end != NULL
@@ -212,7 +205,7 @@ def _in_two(steps: _Steps, busy: Union) -> Named:
     line, axis = steps.rows.line, steps.rows.axis
     whole = uncovered(line, axis, busy)
     known = np.isfinite(whole) & (steps.last_ns > steps.first_ns)
-    rank = np.arange(steps.shape[0])[:, None]
+    rank = np.arange(len(line.ranks))[:, None]
     first = axis.at(rank, np.where(known, steps.first_ns, axis.origin_ns))
     last = axis.at(rank, np.where(known, steps.last_ns, axis.origin_ns))
     between = last - first - busy.within(first, last)

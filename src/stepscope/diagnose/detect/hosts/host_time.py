@@ -24,6 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.detect.ranks.straggler_brief import (
     ENOUGH,
     PAIR_EFFECT,
@@ -75,12 +76,7 @@ def least_cost(job: Observed, row: int, part: Ints) -> float:
 
 def waited_for(job: Observed, row: int, part: Ints) -> float:
     """The share of the time in which the device of a rank waits for its host."""
-    if job.breakdown is None:
-        return 0.0
-    steps = job.breakdown.steps
-    of_row, column = job.line.places(steps)
-    inside = (of_row == row) & np.isin(column, part)
-    waited = float(steps.floats("host_wait_ns")[inside].sum())
+    waited = float(np.nansum(device_ns(job, "host_wait_ns")[row, part]))
     return waited / max(float(np.nansum(job.line.job_period_ns[part])), 1.0)
 
 

@@ -35,7 +35,7 @@ from stepscope.diagnose.thresholds import (
 )
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
-from stepscope.window import Floats, Ints
+from stepscope.window import Ints
 
 BLOCK = 5
 """Steps whose samples are taken together: a short step has none of its own. Our choice."""
@@ -129,19 +129,12 @@ def _loss(job: Observed, stop: _Stop) -> float:
     """The share of these steps by which they are longer than all others. Without others, as from
     the first step on, what whole stages of these ranks take longer than other stages, but no more
     than they were stopped; else 0."""
-    period = job.line.job_period_ns
-    inside = np.zeros(period.size, np.bool_)
-    inside[stop.first : stop.stop] = True
-    usual = ~inside
-    usual[: job.line.warm_up] = False
-    here, elsewhere = _known(period[inside]), _known(period[usual])
+    period, at = job.line.job_period_ns, np.arange(len(job.line.steps))
+    known, inside = np.isfinite(period), (at >= stop.first) & (at < stop.stop)
+    here, elsewhere = period[known & inside], period[known & ~inside & (at >= job.line.warm_up)]
     if min(here.size, elsewhere.size) < LEAST_BLOCKS * BLOCK:
         return min(lost_by_stages(job, stop.rows), stop.share)
     return 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
-
-
-def _known(period: Floats) -> Floats:
-    return np.asarray(period[np.isfinite(period)])
 
 
 def _crowded(job: Observed, stop: _Stop, loss: float) -> Slowdown:

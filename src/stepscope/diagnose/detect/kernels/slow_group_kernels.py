@@ -25,7 +25,6 @@ import numpy as np
 
 from stepscope.diagnose.detect.kernels.slow_kernel import BRIEF_EFFECT, LEAST_GROUP, Slower, slower
 from stepscope.diagnose.views.kernel_times import KernelTimes
-from stepscope.diagnose.views.peers import stages
 from stepscope.window import Ints, Window
 
 RATIO = 1.35
@@ -66,7 +65,7 @@ class Shifted:
 def groups_of(window: Window) -> list[Members]:
     """All groups with every member recorded, except pipelines, whose members do not all meet."""
     at = {rank: row for row, rank in enumerate(window.ranks)}
-    stage = stages(window)
+    stage = window.job.stage_by_rank
     found = []
     for group in window.groups:
         if group.kind != "pp" and len(group.ranks) > 1 and set(group.ranks) <= at.keys():

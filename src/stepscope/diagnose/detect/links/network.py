@@ -20,7 +20,6 @@ from stepscope.diagnose.graph.critical_path import shares
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.delay import EXPLAINS, healed_ns
 from stepscope.diagnose.network.topology import PathDevice
-from stepscope.diagnose.network.unknown_sizes import any_size_known
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, SUSPECT_SCORE, score
@@ -163,7 +162,7 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
     lost_fraction = min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0)
     victims = len(job.window.ranks) - len(link.ranks)
     score = min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE)
-    more_data = _is_local(link) and not any_size_known(job.window.tables["comm_ops"])
+    more_data = _is_local(link) and not job.window.tables["comm_ops"].knows("bytes")
     values: dict[str, Value] = {
         "where": where,
         "slow_steps": len(columns),

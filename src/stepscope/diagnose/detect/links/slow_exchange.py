@@ -37,9 +37,8 @@ from stepscope.diagnose.network.on_devices import on_devices
 from stepscope.diagnose.network.rates import device_transfers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.prepare.communication import communicates, exchanges_gradients, loads
+from stepscope.diagnose.prepare.communication import communicates, exchanges_gradients, is_work
 from stepscope.diagnose.thresholds import HALF, LEAST_COST
-from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.trace import ProcessGroup
 from stepscope.window import Floats, Ints, Mask
@@ -189,7 +188,7 @@ def _of_kind(
     job: Observed, rows: PhaseRows, kind: str, names: Sequence[str]
 ) -> Iterator[_Exchange]:
     """One exchange for each group of a kind all of whose members were recorded."""
-    took = rows.grids(rows.duration.astype(np.float64), names)
+    took = rows.grids(rows.duration, names)
     groups = {
         one.id: one.ranks for one in job.window.job.groups_of_kind(kind) if len(one.ranks) > 1
     }
@@ -268,7 +267,7 @@ def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterat
 
     Experts are not compared, because what they exchange may be uneven by design.
     """
-    stage, alike = stages(job.window), dict[tuple[object, ...], list[_Exchange]]()
+    stage, alike = job.window.job.stage_by_rank, dict[tuple[object, ...], list[_Exchange]]()
     for one in exchanges:
         if job.window.job.group(one.group) is not None and one.kind not in ("ep", "edp"):
             hosts = len({job.window.host_of(rank) for rank in one.members})
@@ -345,12 +344,9 @@ def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
 
 def _work(job: Observed) -> list[Floats]:
     rows = phase_rows(job.window, job.line)
-    if rows is None:
-        return [np.fmin.reduce(own, axis=0) for _, own in job.own.items()]
-    names = [name for name in rows.names.values if not communicates(name) and not loads(name)]
-    return [
-        np.fmin.reduce(one, axis=0) for one in rows.grids(rows.duration.astype(np.float64), names)
-    ]
+    known = job.own.own if rows is None else rows.grids(
+        rows.duration, [*filter(is_work, rows.names.values)])  # fmt: skip
+    return [np.fmin.reduce(one, axis=0) for one in known]
 
 
 def _finding(

@@ -26,7 +26,15 @@ from stepscope.diagnose.detect.profiled.odd_patterns import (
 )
 from stepscope.diagnose.detect.profiled.pattern_waste import windows_now
 from stepscope.diagnose.detect.profiled.slow_ring import SlowEnd, slow_ends
-from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink, Span
+from stepscope.diagnose.finding import (
+    Cause,
+    Decision,
+    Device,
+    Finding,
+    Slowdown,
+    SlowLink,
+    around,
+)
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.peers import relative
@@ -219,20 +227,14 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdow
     lost = min(worst.loss, 1.0 if (most := _most_lost(job, worst)) is None else most)
     margin = min(one.odd[0].z - one.odd[0].needed for one in same)
     detail = evidence(worst.window, first, worst.group, len(ranks))
-    decision = Decision(
-        "unlike-peers",
-        True,
-        first.z,
-        first.needed,
-        f"{named(function)}: {first.z:.1f} standard deviations above its peers",
-    )
+    above = f"{named(function)}: {first.z:.1f} standard deviations above its peers"
+    decision = Decision("unlike-peers", True, first.z, first.needed, above)
     return Slowdown(
         BehaviourPatterns.name, cause, detail, ranks,
         function=None if of_device else function.frame,
         kernels=kernels[:KERNELS] if of_device else (),
-        steps=_steps_of(list(windows.values())),
-        time_ns=(min(one.time_ns[0] for one in windows.values()),
-                 max(one.time_ns[1] for one in windows.values())),
+        steps=around(one.steps for one in windows.values()),
+        time_ns=around(one.time_ns for one in windows.values()),
         slowdown=times, lost_fraction=lost, score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
@@ -279,12 +281,6 @@ def _summary(
     if cause == "compute" and function.resource == "sm" and use is not None and use <= LOWER:
         text += f": {its} device runs at {percent(use)} of the others' speed"
     return text
-
-
-def _steps_of(windows: Sequence[Patterns]) -> Span | None:
-    """The steps of the windows in which something was observed."""
-    spans = [one.steps for one in windows if one.steps is not None]
-    return (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
 
 
 def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.account.idle_devices import computed_ns
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.account.ranges import Judge
 from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.detect.profiled.behaviour import KERNELS, RESOURCES
@@ -198,7 +198,8 @@ def _held_by_loading(job: Observed, window: Patterns) -> float:
         return 0.0
     period = job.line.period_ns[:, first:]
     loads = job.own.of(DATA_LOAD)[:, first:]
-    held = np.minimum(loads, period - computed_ns(job)[:, first:]) / np.maximum(period, 1.0)
+    computed = device_ns(job, "compute_ns")[:, first:]
+    held = np.minimum(loads, period - computed) / np.maximum(period, 1.0)
     share = stats.column_median(held)
     return max(stats.median(share), 0.0) if np.isfinite(share).any() else 0.0
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 
@@ -39,12 +38,7 @@ class HolmesForestPublished:
 
 
 def by_forest(case: Case) -> JudgedLogs:
-    return JudgedLogs(case, _model())
-
-
-@cache
-def _model() -> Model:
-    return shipped()
+    return JudgedLogs(case, shipped())
 
 
 @dataclass

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -64,6 +64,7 @@ class Model:
         return self.forest.tuned(drift(step_ns, self.step_ns))
 
 
+@cache
 def shipped() -> Model:
     """The forest of this package.
 

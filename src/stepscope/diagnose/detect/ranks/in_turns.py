@@ -246,10 +246,8 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
     """Why, and the phase with most of it: pauses that were recorded, loading, work if some rank is
     late in most steps and in all of them; else whatever stops a process on its host."""
     phase = _phase(job, turns)
-    if job.pauses is not None:
-        paused = np.minimum(job.pauses[turns.rows, turns.columns], turns.lost_ns)
-        if paused.sum() >= HALF * turns.lost_ns.sum():
-            return "gc", phase
+    if _is_most(turns, job.pauses):
+        return "gc", phase
     if turns.is_idle:
         return "host", None
     if loads(phase):
@@ -257,18 +255,15 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
     first, stop = turns.within(job)
     late = ((turns.columns >= first) & (turns.columns < stop)).sum()
     in_place = in_one_place(job, turns.rows, turns.columns, turns.lost_ns)
-    if turns.host or in_place or _devices_idle(job, turns):
+    if turns.host or in_place or _is_most(turns, idle_beyond_peers(job)):
         return "host", phase
     return ("load_imbalance" if late > ALWAYS * (stop - first) else "host"), phase
 
 
-def _devices_idle(job: Observed, turns: Turns) -> bool:
-    """Whether most of what late ranks take longer is their devices' waiting for their hosts."""
-    idle = idle_beyond_peers(job)
-    if idle is None:
-        return False
-    waited = np.minimum(idle[turns.rows, turns.columns], turns.lost_ns)
-    return bool(waited.sum() >= HALF * turns.lost_ns.sum())
+def _is_most(turns: Turns, spent: Floats | None) -> bool:
+    """Whether it is most of what late ranks take longer: pauses, or waiting of their devices."""
+    at, lost = (turns.rows, turns.columns), turns.lost_ns
+    return spent is not None and bool(np.minimum(spent[at], lost).sum() >= HALF * lost.sum())
 
 
 def in_one_place(job: Observed, rows: Ints, columns: Ints, longer_ns: Floats) -> bool | None:

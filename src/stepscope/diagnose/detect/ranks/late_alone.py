@@ -37,7 +37,7 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.thresholds import FALSE_ALARMS, HALF, LEAST_COST, SUSPECT_SCORE
 from stepscope.diagnose.views.arrivals import Arrivals
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
-from stepscope.diagnose.views.peers import across_stages, stages
+from stepscope.diagnose.views.peers import across_stages
 from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
@@ -262,7 +262,7 @@ def _meet_at_work(job: Observed, arrivals: Arrivals) -> Mask:
     """Operators whose members do the same work: stages of a pipeline come one after the other."""
     if not is_staged(job.window):
         return np.ones(arrivals.step.size, np.bool_)
-    apart, known = across_stages(job.window), stages(job.window)
+    apart, known = across_stages(job.window), job.window.job.stage_by_rank
     alike = [group.id for group in job.window.job.groups
              if group.id not in apart and known.keys() >= set(group.ranks)]  # fmt: skip
     return arrivals.group.equals(*alike)

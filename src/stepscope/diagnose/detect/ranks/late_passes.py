@@ -155,20 +155,15 @@ class LatePasses:
     @cached_property
     def _lasting_excess(self) -> Floats:
         """How much longer a replica's stage takes than that of the median replica, by cell."""
-        out = np.zeros_like(self._log)
-        replicas = np.unique(self.graph.replica)
+        replicas, lane = np.unique(self.graph.replica, return_inverse=True)
         if replicas.size < REPLICAS:
-            return out
+            return np.zeros_like(self._log)
         level = np.stack([self._levels(one) for one in replicas.tolist()], axis=1)
-        kinds = np.unique(self._kind)
         if len(level) >= ENTRIES:  # as a share of its own pipeline
             level = level - stats.column_median(level)
         above = level - stats.row_medians(level)[:, None]
-        for at, replica in enumerate(replicas.tolist()):
-            lanes = self.graph.replica == replica
-            for number, kind in enumerate(kinds.tolist()):
-                out[np.ix_(self._kind == kind, lanes)] = above[number, at]
-        return out
+        kind = np.unique(self._kind, return_inverse=True)[1]
+        return np.asarray(above[np.ix_(kind, lane)])
 
     def _levels(self, replica: int) -> Floats:
         """The usual duration of each kind and stage on one replica, as a logarithm."""
@@ -179,8 +174,7 @@ class LatePasses:
     def _lasting_cells(self) -> Mask:
         """Cells of stages that take longer on their replica than on all but few others."""
         excess = self._lasting_excess
-        known = np.unique(self.graph.replica)
-        first = np.array([np.flatnonzero(self.graph.replica == one)[0] for one in known])
+        known, first = np.unique(self.graph.replica, return_index=True)
         scatter = stats.sigma(excess[:, first].ravel()) if known.size >= REPLICAS else 0.0
         tests = np.unique(self._kind).size * known.size
         limit = stats.threshold(FALSE_ALARMS, tests, tests) * max(scatter, NOISE_FLOOR)

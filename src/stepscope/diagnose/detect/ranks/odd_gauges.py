@@ -32,7 +32,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import communicates
 from stepscope.diagnose.thresholds import FAST, HALF, LEAST_COST, SUSPECT_SCORE
-from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
+from stepscope.diagnose.views.phase_rows import phase_rows
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats, Ints, Mask
@@ -108,18 +108,14 @@ def _longer_phases(job: Observed, rows: Ints) -> str | None:
     if known is None:
         return ""
     names = [one for one in known.names.values if not communicates(one)]
-    ratios = {name: _ratio(job, lasted, rows)
-              for name, lasted in zip(names, _lasted(known, names), strict=True)}  # fmt: skip
+    lasted = known.grids(known.duration, names)
+    ratios = {name: _ratio(job, one, rows) for name, one in zip(names, lasted, strict=True)}
     longer = {name: ratio for name, ratio in ratios.items() if ratio >= LONGER}
     if not longer:
         return None
     order = sorted(longer, key=lambda name: -longer[name])
     return ", ".join(f"{name} takes {longer[name]:.2f} times as long as on the median rank"
                      for name in order)  # fmt: skip
-
-
-def _lasted(rows: PhaseRows, names: list[str]) -> Floats:
-    return rows.grids(rows.duration.astype(np.float64), names)
 
 
 def _ratio(job: Observed, lasted: Floats, rows: Ints) -> float:
@@ -186,7 +182,7 @@ def _grown(job: Observed, slow: Mask) -> tuple[str | None, float]:
     if rows is None:
         return None, 0.0
     names, judged = list(rows.names.values), np.arange(slow.size) >= job.line.warm_up
-    usual = [stats.column_median(one) for one in _lasted(rows, names)]
+    usual = [stats.column_median(one) for one in rows.grids(rows.duration, names)]
     rises = [stats.median(one[slow]) - stats.median(one[judged & ~slow]) for one in usual]
     best = int(np.argmax(np.nan_to_num(rises)))
     return (names[best], rises[best]) if rises[best] > 0 else (None, 0.0)

@@ -140,7 +140,7 @@ def _before_meeting(job: Observed, rows: PhaseRows, units: Sequence[Ints]) -> Fl
     what they were late by, because there they wait for each other."""
     late, spent = np.zeros((len(units), len(job.line.steps))), None
     for name in _in_order(rows, job.own.hidden_phases):
-        lasted = rows.grids(rows.duration.astype(np.float64), [name])[0]
+        lasted = rows.grids(rows.duration, [name])[0]
         least = np.stack([lasted[members].min(axis=0) for members in units])
         apart = np.nan_to_num(least - stats.column_median(least))
         if mirrors(apart, late, LEAST_LATE * job.line.typical_ns):

@@ -118,6 +118,16 @@ class Measured:
         """The rows that pass all gates."""
         return np.asarray(np.logical_and.reduce([gate.passed for gate in self.gates]))
 
+    def stragglers(self, phase: str | None, rows: Ints) -> list[Straggler]:
+        """Those of some rows that pass all gates."""
+        worst, found = self.worst, self.found
+        return [
+            Straggler(int(row), phase, self.lead + int(worst.first[row]) * self.width,
+                      self.lead + int(worst.stop[row]) * self.width, float(worst.mean[row]),
+                      float(self.z[row]), float(self.needed[row]))
+            for row in rows if found[row]
+        ]  # fmt: skip
+
 
 def stragglers(
     own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
@@ -128,15 +138,7 @@ def stragglers(
         phase: the phase that `own` is of; None: all together. The others are those of `measure`.
     """
     measured = measure(own, groups, period_ns, tests)
-    if measured is None:
-        return []
-    worst, width, lead = measured.worst, measured.width, measured.lead
-    return [
-        Straggler(int(row), phase, lead + int(worst.first[row]) * width,
-                  lead + int(worst.stop[row]) * width, float(worst.mean[row]),
-                  float(measured.z[row]), float(measured.needed[row]))
-        for row in np.flatnonzero(measured.found)
-    ]  # fmt: skip
+    return [] if measured is None else measured.stragglers(phase, np.arange(len(own)))
 
 
 def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:

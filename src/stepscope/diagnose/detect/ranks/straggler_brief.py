@@ -109,15 +109,8 @@ def stragglers(
         own, groups, period_ns, phase, tests: those of `straggler.stragglers`.
     """
     measured = measure(own, groups, period_ns, tests, slow)
-    if measured is None:
-        return []
-    worst, found = measured.worst, measured.found
-    return [
-        Straggler(int(row), phase, int(worst.first[row]), int(worst.stop[row]),
-                  float(worst.mean[row]), float(measured.z[row]), float(measured.needed[row]))
-        for row in np.concatenate([np.zeros(0, np.int64), *groups])
-        if found[row]
-    ]  # fmt: skip
+    rows = np.concatenate([np.zeros(0, np.int64), *groups])
+    return [] if measured is None else measured.stragglers(phase, rows)
 
 
 def exceeds(own: Floats, groups: Sequence[Ints], period_ns: float, row: int) -> bool:

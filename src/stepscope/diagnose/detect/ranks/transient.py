@@ -166,7 +166,7 @@ def weighty_ranks(series: Series, units: Sequence[Ints]) -> list[SpikingRank]:
     if series.period_ns <= 0 or not series.own.size:
         return []
     spikes = _find_spikes(series, units)
-    spikes = replace(spikes, hit=spikes.hit & _above_its_fast_level(series, spikes.limit))
+    spikes = replace(spikes, hit=spikes.hit & (_past_ratios(series) >= spikes.limit))
     spikes = replace(spikes, hit=spikes.hit & spikes.unechoed)
     weight = np.where(spikes.hit, spikes.excess_ns, 0.0).sum(axis=1)
     return [spikes.of(row, np.flatnonzero(spikes.hit[row]), True)
@@ -241,9 +241,7 @@ class _Spikes:
 
 def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     pad = max(PAD * series.period_ns, PAD_NS)
-    ratio = (
-        log_ratios(series.own, series.groups, pad) if series.groups else _past_ratios(series, pad)
-    )
+    ratio = log_ratios(series.own, series.groups, pad) if series.groups else _past_ratios(series)
     noise = max(stats.sigma(ratio - stats.row_medians(ratio)[:, None]), stats.NOISE_FLOOR)
     limit = max(float(np.log1p(SPIKE_EFFECT)), SPIKE_Z * noise)
     known = np.where(np.isfinite(ratio), ratio, -np.inf)
@@ -256,15 +254,10 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 
-def _past_ratios(series: Series, pad: float) -> Floats:
-    """Log-ratios to what ranks without peers take when they are fast."""
-    own = np.log(series.own + pad)
-    return np.asarray(own - stats.fast_level(own)[:, None])
-
-
-def _above_its_fast_level(series: Series, limit: float) -> Mask:
+def _past_ratios(series: Series) -> Floats:
+    """Log-ratios to what ranks take when they are fast."""
     own = np.log(series.own + max(PAD * series.period_ns, PAD_NS))
-    return np.asarray(own - stats.fast_level(own)[:, None] >= limit)
+    return np.asarray(own - stats.fast_level(own)[:, None])
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:

@@ -23,7 +23,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
-from stepscope.window import Ints, Mask
+from stepscope.window import Mask
 
 STAYS = 3
 """Steps in a row before and after it: lost rows of single steps are no change. Our choice."""
@@ -61,24 +61,19 @@ class WorldChange:
 
 def find_changes(job: Observed) -> list[Change]:
     """The columns at which ranks leave or join, while others stay."""
-    present = np.isfinite(job.line.duration_ns)
-    ranks, found = job.line.ranks, []
+    present, found = np.isfinite(job.line.duration_ns), []
     for column in range(STAYS, present.shape[1] - STAYS + 1):
         before = present[:, column - STAYS : column]
         after = present[:, column : column + STAYS]
         left, joined = before.all(axis=1) & _none(after), _none(before) & after.all(axis=1)
         stayed = before.all(axis=1) & after.all(axis=1)
         if (left | joined).any() and stayed.any():
-            found.append(Change(column, _named(ranks[left]), _named(ranks[joined])))
+            found.append(Change(column, job.line.ranks_of(left), job.line.ranks_of(joined)))
     return found
 
 
 def _none(present: Mask) -> Mask:
     return np.asarray(~present.any(axis=1))
-
-
-def _named(ranks: Ints) -> tuple[int, ...]:
-    return tuple(int(rank) for rank in ranks)
 
 
 def _restart_ns(job: Observed, column: int) -> float:

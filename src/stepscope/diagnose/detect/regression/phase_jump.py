@@ -56,5 +56,5 @@ def _computing(job: Observed) -> list[Floats]:
     if rows is None:
         return []
     names = [name for name in rows.names.values if not communicates(name)]
-    lasted = rows.grids(rows.duration.astype(np.float64), names)
+    lasted = rows.grids(rows.duration, names)
     return [series for one in lasted if np.isfinite(series := stats.column_median(one)).all()]

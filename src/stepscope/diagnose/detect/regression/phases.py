@@ -71,7 +71,7 @@ def grown_phases(job: Observed, change: StepChange) -> Grown | None:
 def _least_ns(rows: PhaseRows, phases: list[str]) -> Floats:
     """`[phase, step]`: how long the rank that is in a phase for the shortest time is in it; a rank
     that is not in it takes no time there."""
-    lasted = rows.grids(rows.duration.astype(np.float64), phases)
+    lasted = rows.grids(rows.duration, phases)
     present = rows.entered(list(rows.names.values)).any(axis=0)
     lasted = np.where(np.isnan(lasted) & present, 0.0, lasted)
     return np.asarray(np.fmin.reduce(lasted, axis=1))

@@ -165,17 +165,11 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     period = job.line.job_period_ns
     before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
     change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
-    found = find_everyones(job, change, named)
-    if found is None or found.score < SUSPECT_SCORE:
-        rise = shared_rise(job, change, named)
-        if not _is_of_all(job, rise, change):
-            return
-        found = _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
-    yield _over_time(job, found, trend, skip)
+    yield from (_over_time(job, found, trend, skip) for found in _at_once(job, change, named))
 
 
 def _at_once(job: Observed, change: StepChange, named: Collection[int]) -> Iterator[Regression]:
-    """The finding about a rise that a phase shows to have come at once."""
+    """The finding about a rise, by its cause or else as one of all ranks."""
     found, rise = find_everyones(job, change, named), shared_rise(job, change, named)
     if found is not None and found.score >= SUSPECT_SCORE:
         yield found
@@ -333,7 +327,7 @@ def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
     function: str | None = slow.named
     loads = loads_data(slow.function)
-    if loads or _is_loading(rise.phase):
+    if loads or is_loading(rise.phase):
         cause = "data_loading"
         function = None if loads else slow.named  # there it waits for the loader
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
@@ -349,10 +343,6 @@ def _by_exposure(exposed: Exposed) -> _Reason:
     return _Reason("code", 0.8, exposed.phase, None, detail, shown=True, exposed=exposed.op)
 
 
-def _is_loading(phase: str | None) -> bool:
-    return phase is not None and is_loading(phase)
-
-
 def _named(phase: str | None) -> str | None:
     return None if phase in UNNAMED else phase
 
@@ -363,7 +353,7 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
         return None  # or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
         return _of_network(job, rise, change)
-    if _is_loading(rise.phase):
+    if is_loading(rise.phase):
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
     if starved and rise.phase is None:

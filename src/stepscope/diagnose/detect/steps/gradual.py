@@ -63,7 +63,7 @@ class Trend:
 
 def gradual_rise(series: Floats) -> Trend | None:
     """The trend of a series of step times, if noise does not explain it."""
-    logs, blocks, width = _in_blocks(series)
+    logs, blocks, width = in_blocks(series)
     if not blocks.size:
         return None
     fit = _fit(blocks)
@@ -81,7 +81,7 @@ def gradual_rise(series: Floats) -> Trend | None:
 def is_gradual(series: Floats) -> bool:
     """Whether a trend leaves less than half of what the best jump leaves: a jump has one end less
     to fit, and of noise alone neither leaves much less than the other."""
-    blocks = _in_blocks(series)[1]
+    blocks = in_blocks(series)[1]
     if not blocks.size:
         return False
     jumps = [sum(float(((part - part.mean()) ** 2).sum()) for part in np.split(blocks, [at]))
@@ -89,13 +89,17 @@ def is_gradual(series: Floats) -> bool:
     return fitted_residual(blocks) < HALF * min(jumps)
 
 
-def _in_blocks(series: Floats) -> tuple[Floats, Floats, int]:
+def in_blocks(series: Floats, most: int = BLOCKS, clip: float = CLIP) -> tuple[Floats, Floats, int]:
     """The logarithms of step times, their means in blocks, and how many steps a block has; no
-    blocks where the series is too short."""
-    level, width, nothing = stats.median(series), max(len(series) // BLOCKS, 1), np.zeros(0)
+    blocks where the series is too short.
+
+    Args:
+        clip: as many times the median step no step counts more than.
+    """
+    level, width, nothing = stats.median(series), max(len(series) // most, 1), np.zeros(0)
     if level <= 0 or len(series) < LEAST_BLOCKS:
         return nothing, nothing, width
-    logs = np.log(np.clip(series, level / 100, CLIP * level))
+    logs = np.log(np.clip(series, level / 100, clip * level))
     blocks = stats.block_means(logs[None], width)[0]
     return logs, blocks if np.isfinite(blocks).all() else nothing, width
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.steps.gradual import BLOCKS, fitted_residual
+from stepscope.diagnose.detect.steps.gradual import BLOCKS, fitted_residual, in_blocks
 from stepscope.diagnose.detect.steps.step_time import CLIP, LEAST_RISE, StepChange, regression
 from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats
@@ -38,12 +38,8 @@ def in_stages(series: Floats) -> StepChange | None:
 
 def _two_jumps(series: Floats) -> tuple[int, int] | None:
     """The two steps at which the level changes, if that fits better than a trend."""
-    level, width = stats.median(series), max(len(series) // (FINER * BLOCKS), 1)
-    if level <= 0:
-        return None
-    logs = np.log(np.clip(series, level / 100, CLIP**2 * level))
-    blocks = stats.block_means(logs[None], width)[0]
-    if not np.isfinite(blocks).all() or blocks.size < BLOCKS:
+    _, blocks, width = in_blocks(series, FINER * BLOCKS, CLIP**2)
+    if blocks.size < BLOCKS:
         return None
     first, second, left = _best_pair(blocks)
     if left >= fitted_residual(blocks):

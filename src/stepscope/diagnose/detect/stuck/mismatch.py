@@ -18,7 +18,7 @@ of operators that look alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -168,14 +168,8 @@ def _place(table: Table, row: int) -> str:
     *calls, now = [_call(table, int(one)) for one in before]
     if calls.count(now) < KNOWN_STEPS:
         return "new"
-    return _familiar([*pairwise(calls)], (calls[-1], now))
-
-
-def _familiar(earlier: Sequence[tuple[str, str]], now: tuple[str, str]) -> str:
-    times = earlier.count(now)
-    if not times:
-        return "left out"
-    return "usual" if times >= KNOWN_STEPS else "rare"
+    times = [*pairwise(calls)].count((calls[-1], now))
+    return "usual" if times >= KNOWN_STEPS else "rare" if times else "left out"
 
 
 def _call(table: Table, row: int) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY
-from stepscope.diagnose.account.idle_devices import paused_ns, read_ns
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
@@ -36,12 +36,13 @@ class IdleDevices:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         if not job.line.is_trace or job.breakdown is None:
             return
-        part = waste.stretch(job, waste.by_all(paused_ns(job)), ORDINARY)
+        part = waste.stretch(job, waste.by_all(device_ns(job, "pauses_ns")), ORDINARY)
         if part is None:
             return
         part = waste.costing(job, part, part.loss)
         judged = slice(job.line.warm_up, None)
-        read, paused = (float(waste.by_all(one(job))[judged].sum()) for one in (read_ns, paused_ns))
+        read, paused = (float(waste.by_all(device_ns(job, name))[judged].sum())
+                        for name in ("reads_ns", "pauses_ns"))  # fmt: skip
         reads = read > HALF * paused
         says = (
             f"the devices of all ranks idle for {percent(part.loss)} of their steps, while hosts "

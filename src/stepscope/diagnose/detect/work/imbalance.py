@@ -25,7 +25,7 @@ import numpy as np
 
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY
-from stepscope.diagnose.account.idle_devices import computed_ns
+from stepscope.diagnose.account.idle_devices import device_ns
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.turns import changes
 from stepscope.diagnose.account.work import Work, processor_part, two_passes, work
@@ -413,7 +413,7 @@ def _computes(job: Observed, excess: Floats, model: Model, inside: slice) -> boo
     one that waits for its host has no more work."""
     if job.window.table("kernels") is None or job.breakdown is None:
         return True
-    computed = computed_ns(job)
+    computed = device_ns(job, "compute_ns")
     for rows in model.stages:
         computed[rows] -= stats.column_median(computed[rows])
     longer, more = (np.nansum(np.maximum(one[:, inside], 0.0)) for one in (excess, computed))
