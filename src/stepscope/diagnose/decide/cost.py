@@ -101,7 +101,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     blind = (alone or not receives_known(job)) if staged else not peers_known(job)
     limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
-    pauses = [lost_to_pauses(job, one) for one in culprits]
+    pauses = [lost_to_pauses(job, one, culprits) for one in culprits]
     others = [one for one, known in zip(culprits, pauses, strict=True) if known is None]
     paused = sum((one for one in pauses if one is not None), np.zeros(len(job.line.steps)))
     healing = _Healing(job, savings(job, others), paused)

@@ -259,15 +259,20 @@ def _divided(part: Floats, whole: Floats) -> Floats:
     return np.asarray(np.where(whole > 0, np.minimum(part / np.maximum(whole, 1.0), 1.0), 0.0))
 
 
-def lost_to_pauses(job: Observed, one: Suspect) -> Floats | None:
+def lost_to_pauses(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> Floats | None:
     """What each step loses to pauses of a rank that only these make a suspect, beyond its peers'.
 
-    None where steps are not longer with them, or nothing shows how long they would be without.
+    None where steps are not longer with them, or nothing shows how long they would be without:
+    steps before or after it in which another culprit is slow do not.
     """
     if one.phases or job.pauses is None or len(job.pauses) < 2:
         return None
     peers = stats.column_median(np.delete(job.pauses, one.row, axis=0))
     beyond, skip = np.maximum(job.pauses[one.row] - peers, 0.0), job.line.warm_up
-    found, lost = pause_cost_ns(job.line.job_period_ns[skip:], beyond[skip:]), beyond * 0.0
+    columns = np.arange(beyond.size)
+    others = np.isin(columns, np.concatenate([columns[each.columns] for each in culprits]))
+    period = np.where(others & ~np.isin(columns, columns[one.columns]), np.nan,
+                      job.line.job_period_ns)  # fmt: skip
+    found, lost = pause_cost_ns(period[skip:], beyond[skip:]), beyond * 0.0
     lost[skip:][one.first - skip : one.stop - skip] = found[one.first - skip : one.stop - skip]
     return lost if lost.sum() > 0 else None
