@@ -8,7 +8,7 @@ from stepscope.diagnose.detect.ranks.gc_pauses import pause_cost_ns
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
-from stepscope.window import Floats, Table, Window
+from stepscope.window import Floats, Ints, Table, Window
 
 from .jobs import MS, START, a_table
 
@@ -16,13 +16,15 @@ RANKS, STEPS, PAUSE_MS, USUAL_MS = 8, 80, 100, 400
 PAUSED = np.flatnonzero(np.random.default_rng(1).random(STEPS) < 0.4)
 
 
-def on_devices(held_up: bool = True, slow_from: int = STEPS) -> Window:
+def on_devices(
+    held_up: bool = True, slow: range = range(STEPS, STEPS), paused: Ints = PAUSED
+) -> Window:
     """Rank 3 collects garbage in some steps. Phases are those of devices, which wait for the host
     of that rank before the step's first one.
 
     Args:
         held_up: whether steps get longer by that, or the host runs far enough ahead.
-        slow_from: a step from which on rank 5 takes longer than any pause lasts.
+        slow: steps in which rank 5 takes longer than any pause lasts.
     """
     random, clock = np.random.default_rng(0), START
     steps: list[tuple[object, ...]] = []
@@ -30,10 +32,10 @@ def on_devices(held_up: bool = True, slow_from: int = STEPS) -> Window:
     pauses: list[tuple[object, ...]] = []
     for step in range(STEPS):
         own = USUAL_MS * (1 + 0.003 * random.normal(size=RANKS))
-        own[5] += 150 * (step >= slow_from)
-        wait_ms = PAUSE_MS if held_up and step in PAUSED else 0
+        own[5] += 150 * (step in slow)
+        wait_ms = PAUSE_MS if held_up and step in paused else 0
         lasts_ms = max(USUAL_MS + wait_ms, float(own.max())) + 10
-        if step in PAUSED:
+        if step in paused:
             pauses.append((3, step, "gc", clock + 5 * MS, PAUSE_MS * MS))
         for rank in range(RANKS):
             half, end = int(own[rank] * MS) // 2, clock + int((lasts_ms - 5) * MS)
@@ -75,9 +77,16 @@ def test_pauses_that_a_host_makes_up_for_cost_nothing() -> None:
 
 
 def test_where_a_slower_rank_hides_them_they_cost_nothing() -> None:
-    found = verdicts(on_devices(slow_from=STEPS // 2))[3,]
+    found = verdicts(on_devices(slow=range(STEPS // 2, STEPS)))[3,]
     assert found.confidence >= 0.5
     assert found.lost_fraction is not None and 0.03 <= found.lost_fraction <= 0.06
+
+
+def test_steps_before_them_that_another_rank_makes_long_do_not_hide_their_cost() -> None:
+    found = verdicts(on_devices(slow=range(15, 40), paused=np.arange(40, STEPS)))
+    assert {*found} == {(3,), (5,)}
+    lost = found[3,].lost_fraction
+    assert lost is not None and 0.17 <= lost <= 0.22
 
 
 def test_a_pause_is_in_the_step_that_its_process_counted() -> None:

@@ -100,12 +100,15 @@ def late_in_a_ring(rank: int, often: float) -> Window:
     return rows.window((RING,), period)
 
 
-def two_rings(slow: int | None, gathers: int = 3, apart: float = 0.2) -> Window:
+def two_rings(
+    slow: int | None, gathers: int = 3, apart: float = 0.2, scatter_ms: float = 0.3
+) -> Window:
     """Of one rank of each host: all-gathers at once, over a link that was slow all the time.
 
     Args:
         gathers: how many there are in a step.
         apart: the part of a transfer by which the ends spread.
+        scatter_ms: by how much each end differs from operator to operator.
     """
     rows = Rows(np.random.default_rng(3))
     period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
@@ -119,7 +122,7 @@ def two_rings(slow: int | None, gathers: int = 3, apart: float = 0.2) -> Window:
                 arrive = begin + rows.random.uniform(0, 2, 4) * MS
                 for at, rank in enumerate(ring.ranks):
                     spread = apart * took * late[at] if slow is not None else 0.0
-                    end = arrive.max() + (took + rows.random.normal(0, 0.3) + spread) * MS
+                    end = arrive.max() + (took + rows.random.normal(0, scatter_ms) + spread) * MS
                     number = gathers * step + seq
                     rows.add(rank, step, ring.id, number, "AllGather", -1, arrive[at], end)
             begin += 1.3 * took * MS
@@ -212,6 +215,10 @@ def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_mea
 def test_a_hop_counts_for_what_it_adds_to_a_transfer_not_for_how_far_ends_spread() -> None:
     (link,) = found_in(two_rings(slow=2, gathers=1, apart=0.08))
     assert link.ranks == (4, 5)
+
+
+def test_ends_that_differ_by_less_than_from_step_to_step_name_no_host() -> None:
+    assert not found_in(two_rings(slow=2, gathers=1, apart=0.08, scatter_ms=3.0))
 
 
 def test_ends_that_were_inferred_from_calls_show_no_transfers() -> None:
