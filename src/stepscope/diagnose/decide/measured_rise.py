@@ -17,9 +17,10 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, HALF
 from stepscope.window import Floats, Ints, Mask
 
-LEAST_EITHER, BEYOND = 8, 5.0
+LEAST_EITHER, BEYOND = 8, 3.0
 """Steps while a rank is slow, and while it is not, and standard errors by which the former must be
-longer. Statistics."""
+longer: by chance one in 700. Own time says who is slow and when, so nothing is chosen here.
+Statistics."""
 LEAST_ALONE = 5
 """Steps in which no larger culprit is slow, of which the rise counts instead; and without any one,
 above which it costs no more than they rose. Statistics."""
