@@ -268,6 +268,14 @@ def test_a_window_ends_once_the_operators_that_began_in_it_have(rank: Rank) -> N
     assert (rank.reply().first_ordinal, rank.reply().trouble) == (2, None)
 
 
+def test_an_end_that_is_noted_a_moment_late_makes_a_window_no_longer(rank: Rank) -> None:
+    asked = iter([1, 1])
+    rank.session.open_since = lambda since_ns: next(asked, 0) if since_ns > 0 else 0
+    rank.ask(4, 5)
+    rank.step(10)
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (4, 5)
+
+
 def test_a_window_whose_operators_never_end_is_given_up(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
