@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -48,12 +48,6 @@ Span = tuple[int, int]
 def may_overlap(one: Span | None, other: Span | None) -> bool:
     """Whether two ranges of steps share a step; an unknown range may share any."""
     return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
-
-
-def around(spans: Iterable[Span | None]) -> Span | None:
-    """From the begin of the first to the end of the last, as far as they are known."""
-    known = [one for one in spans if one is not None]
-    return (min(one[0] for one in known), max(one[1] for one in known)) if known else None
 
 
 Ended = Literal["", "out of memory", "killed", "crashed", "aborted", "failed", "left"]

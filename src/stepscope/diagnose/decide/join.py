@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnose.decide.experts import holders, same_experts
 from stepscope.diagnose.explain import gpu
-from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown, around
+from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
+from stepscope.diagnose.numeric.intervals import around
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.communication import loads
 from stepscope.diagnose.words.advice import name_ranks

@@ -34,9 +34,9 @@ LONG = 0.5
 SURE = 5.0
 """Standard errors by which ends must spread: less than one false alarm in a million. Statistics."""
 BEYOND_STEPS = 1.5
-"""Standard deviations of a step's ends by which the usual ones must spread: processes wake up
-earlier on some hosts than on others, always, but by less than they do from step to step. Measured
-on real data 0.2 to 0.9 in 14 jobs without a slow host, 2.3 and 5.1 in two with one."""
+"""Standard deviations, from step to step, by which the usual ends must spread. Without a slow host
+they spread, too, because processes wake up earlier on some hosts than on others. Measured on real
+data: 0.2 to 0.9 in 14 jobs without a slow host, 2.3 and 5.1 in two with one."""
 
 
 @dataclass(frozen=True)

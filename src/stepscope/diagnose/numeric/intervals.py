@@ -5,7 +5,7 @@ Every rank has its own section of one long axis, so that one sorted array holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,3 +114,9 @@ def _blocks(
     begins = [0, *(places * axis.span_ns).tolist(), AXIS_LIMIT]
     for at in range(len(rows) - 1):
         yield slice(rows[at], rows[at + 1]), begins[at], begins[at + 1]
+
+
+def around(spans: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """From the start of the first to the end of the last, of those that are known."""
+    known = [one for one in spans if one is not None]
+    return (min(one[0] for one in known), max(one[1] for one in known)) if known else None

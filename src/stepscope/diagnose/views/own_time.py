@@ -273,7 +273,7 @@ def _may_broadcast(phase: str) -> bool:
 
 
 def _sums(some: dict[str, Floats], more: dict[str, Floats]) -> dict[str, Floats]:
-    """What is known of hidden phases by two measures of different parts of them, by phase."""
+    """By phase, the sum of two measurements of different parts of it; of one where one is there."""
     both = {name: np.nan_to_num(some[name]) + more[name] for name in some.keys() & more}
     return {**some, **more, **both}
 

@@ -23,7 +23,7 @@ def in_steps(window: Window, steps: Span) -> Window:
 
 
 def of_ranks(window: Window, ranks: Ints | Collection[int], names: Sequence[str]) -> Window:
-    """The rows of some ranks, in those of these tables that there are."""
+    """Only these ranks, and only these tables, as far as they were recorded."""
     tables = {name: table.take(np.isin(table.ints("rank"), [*ranks])) for name in names
               if (table := window.table(name)) is not None}  # fmt: skip
     return Window(window.job, tables)

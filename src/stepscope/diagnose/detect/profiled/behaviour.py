@@ -26,9 +26,10 @@ from stepscope.diagnose.detect.profiled.odd_patterns import (
 )
 from stepscope.diagnose.detect.profiled.pattern_waste import windows_now
 from stepscope.diagnose.detect.profiled.slow_ring import SlowEnd, slow_ends
-from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink, around
+from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.intervals import around
 from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HALF, score

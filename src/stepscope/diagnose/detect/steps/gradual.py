@@ -94,7 +94,7 @@ def in_blocks(series: Floats, most: int = BLOCKS, clip: float = CLIP) -> tuple[F
     blocks where the series is too short.
 
     Args:
-        clip: as many times the median step no step counts more than.
+        clip: longer steps count as this many times the median.
     """
     level, width, nothing = stats.median(series), max(len(series) // most, 1), np.zeros(0)
     if level <= 0 or len(series) < LEAST_BLOCKS:
